@@ -1,0 +1,1 @@
+"""Sharding rules, one per primitive."""

@@ -1,0 +1,1 @@
+"""Meshes, hardware, collectives, shardings and what they cost, in seconds and bytes."""
