@@ -1,0 +1,100 @@
+"""The habits that a reader relies on and a linter does not know."""
+
+import ast
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.helpers import Source, sources
+
+UNIT = re.compile(r"(^|_)(s|seconds|bytes|nbytes|flops|elements|fraction|ratio|scale|count|size|gap)$")
+EVERY = pytest.mark.parametrize("source", sources(), ids=lambda source: source.name)
+
+
+def classes(source: Source) -> Iterator[ast.ClassDef]:
+    yield from (node for node in ast.walk(source.tree) if isinstance(node, ast.ClassDef))
+
+
+def dataclass_arguments(node: ast.ClassDef) -> dict[str, str] | None:
+    """The keywords of the class's @dataclass decorator, or None if it is no dataclass."""
+    for decorator in node.decorator_list:
+        call = decorator.func if isinstance(decorator, ast.Call) else decorator
+        if ast.unparse(call).split(".")[-1] == "dataclass":
+            keywords = decorator.keywords if isinstance(decorator, ast.Call) else []
+            return {keyword.arg or "": ast.unparse(keyword.value) for keyword in keywords}
+    return None
+
+
+def bases(node: ast.ClassDef) -> list[str]:
+    return [ast.unparse(base).split("[")[0].split(".")[-1] for base in node.bases]
+
+
+@EVERY
+def test_behaviour_is_not_chosen_by_hasattr(source: Source) -> None:
+    calls = [node.lineno for node in ast.walk(source.tree) if isinstance(node, ast.Name) and node.id == "hasattr"]
+    assert not calls, f"{source.name} lines {calls}"
+
+
+@EVERY
+def test_values_are_frozen(source: Source) -> None:
+    arguments = {node.name: dataclass_arguments(node) for node in classes(source)}
+    mutable = [name for name, given in arguments.items() if given is not None and given.get("frozen") != "True"]
+    assert not mutable, f"{source.name}: {mutable}"
+
+
+@EVERY
+def test_boundary_models_are_frozen_and_forbid_unknown_fields(source: Source) -> None:
+    loose = []
+    for node in classes(source):
+        if "BaseModel" not in bases(node):
+            continue
+        settings = [ast.unparse(item) for item in node.body if "model_config" in ast.unparse(item).split("=")[0]]
+        if not settings or not all(word in settings[0] for word in ("frozen=True", "strict=True", "forbid")):
+            loose.append(node.name)
+    assert not loose, f"{source.name}: {loose}"
+
+
+def test_at_most_one_level_of_subclassing() -> None:
+    parents = {node.name: bases(node) for source in sources() for node in classes(source)}
+    errors = {name for name in parents if name.endswith("Error")}
+    deep = {
+        name: base
+        for name, its in parents.items()
+        for base in its
+        if base in parents and name not in errors and not base.startswith(("Abstract", "_Model"))
+    }
+    assert not deep, "a base class of ours is abstract and says so in its name"
+
+
+@pytest.mark.parametrize("source", sources("costs"), ids=lambda source: source.name)
+def test_numbers_carry_their_unit_in_the_name(source: Source) -> None:
+    bare = [
+        f"{node.name}.{field.target.id}"
+        for node in classes(source)
+        for field in node.body
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if "float" in ast.unparse(field.annotation) and not UNIT.search(field.target.id)
+    ]
+    assert not bare, f"{source.name}: {bare}"
+
+
+@EVERY
+def test_a_module_says_what_it_is(source: Source) -> None:
+    assert ast.get_docstring(source.tree), source.name
+
+
+@EVERY
+def test_asserts_are_for_tests(source: Source) -> None:
+    lines = [node.lineno for node in ast.walk(source.tree) if isinstance(node, ast.Assert)]
+    assert not lines, f"{source.name} lines {lines}: raise an error that says what, where and what to do"
+
+
+@EVERY
+def test_nothing_is_printed_by_a_library(source: Source) -> None:
+    calls = [
+        node.lineno
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+    ]
+    assert not calls, f"{source.name} lines {calls}"
