@@ -1,0 +1,59 @@
+"""Operations that compute every element of the result from the same element of the operands."""
+
+from __future__ import annotations
+
+from autoshard.rules.base import Dims, Equation, OpRule, RuleBuilder, rule_for
+
+ELEMENTWISE = """
+abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e bitcast_convert_type cbrt ceil clamp
+clz complex conj convert_element_type copy copy_p cos cosh digamma div eq eq_to erf erf_inv erfc exp exp2 expm1 floor
+ge gt igamma igamma_grad_a igammac imag integer_pow is_finite le le_to lgamma log log1p logistic lt lt_to max min mul
+mulhi name ne neg nextafter not or polygamma population_count pow real reduce_precision regularized_incomplete_beta rem
+round rsqrt select_n shift_left shift_right_arithmetic shift_right_logical sign sin sinh sqrt square stop_gradient sub
+tan tanh threefry2x32 xor zeta
+""".split()
+
+
+@rule_for(*ELEMENTWISE)
+def elementwise(equation: Equation) -> OpRule:
+    """One parallel factor per dimension; scalars and dimensions of size one are the same for all elements."""
+    b = RuleBuilder(equation)
+    dims = b.factors_of(equation.results[0].shape)
+    if any(len(t.shape) not in (0, len(dims)) for t in (*equation.operands, *equation.results)):
+        return _different_ranks(equation)
+    operands = [_project(dims, t.shape) for t in equation.operands]
+    results = [_project(dims, t.shape) for t in equation.results]
+    return b.build(operands, results, flops=float(equation.results[0].elements), fusible=True)
+
+
+def _project(dims: Dims, shape: tuple[int, ...]) -> Dims:
+    """The factors of an operand of this shape: none along dimensions of size one."""
+    return tuple(() if size == 1 else factor for factor, size in zip(dims, shape))
+
+
+def _different_ranks(equation: Equation) -> OpRule:
+    """Bitcasts between element types of different sizes add or drop a last dimension, which stays whole."""
+    b = RuleBuilder(equation)
+    (operand,), (result,) = equation.operands, equation.results
+    rank = min(len(operand.shape), len(result.shape))
+    dims = b.factors_of(result.shape[:rank])
+    return b.build([dims + ((),) * (len(operand.shape) - rank)], [dims + ((),) * (len(result.shape) - rank)])
+
+
+@rule_for("optimization_barrier")
+def optimization_barrier(equation: Equation) -> OpRule:
+    """Every operand is its own result."""
+    b = RuleBuilder(equation)
+    dims = [b.factors_of(t.shape) for t in equation.operands]
+    return b.build(dims, dims, aliases=True)
+
+
+@rule_for("iota")
+def iota(equation: Equation) -> OpRule:
+    """No operand; any sharding of the result is free."""
+    b = RuleBuilder(equation)
+    return b.build([_scalar(t.shape) for t in equation.operands], [b.factors_of(equation.results[0].shape)], fusible=True)
+
+
+def _scalar(shape: tuple[int, ...]) -> Dims:
+    return ((),) * len(shape)
