@@ -1,0 +1,58 @@
+"""The example at a small size: it trains, prints its report, and notices when the two runs part."""
+
+import dataclasses
+import importlib.util
+import sys
+from types import ModuleType
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from tests.helpers import ROOT
+
+
+@pytest.fixture(scope="module")
+def example() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("train_gpt", ROOT / "examples" / "train_gpt.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["train_gpt"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def small(example: ModuleType, **changes: object) -> object:
+    sizes = {"layers": 2, "width": 64, "heads": 4, "hidden": 128, "context": 16, "batch": 8}
+    return dataclasses.replace(example.Config(**sizes), **changes)
+
+
+def test_the_model_is_as_large_as_the_example_says(example: ModuleType) -> None:
+    params = jax.eval_shape(lambda: example.init(example.Config()))["params"]
+    assert sum(leaf.size for leaf in jax.tree.leaves(params)) == pytest.approx(12.9e6, rel=0.01)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_sharded_and_unsharded_runs_agree(
+    example: ModuleType, dtype: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    faults = example.compare(small(example, dtype=dtype), example.parse_mesh("4x2"), steps=3)
+    printed = capsys.readouterr().out
+    assert faults == []
+    assert [line.split()[0] for line in printed.splitlines() if line[:4].strip().isdigit()] == ["1", "2", "3"]
+
+
+def test_training_learns(example: ModuleType) -> None:
+    config = small(example, dtype=jnp.float32)
+    losses, _ = example.train(jax.jit(example.make_train_step(config)), config, 40)
+    assert losses[0] == pytest.approx(jnp.log(config.vocabulary), rel=0.05)
+    assert sum(losses[-5:]) / 5 < losses[0] - 1
+
+
+def test_a_disagreement_is_reported(example: ModuleType) -> None:
+    exact, rough = small(example, dtype=jnp.float32), small(example, dtype=jnp.bfloat16)
+    assert example.disagreements(exact, [5.0, 4.0], [5.0, 3.0]) == []
+    assert len(example.disagreements(exact, [5.0, 4.0], [5.0 + 1e-4, 4.0])) == 1
+    assert example.disagreements(rough, [5.0, 4.0], [5.01, 4.01]) == []
+    assert len(example.disagreements(rough, [5.0, 4.0], [5.0, 4.2])) == 1
+    assert len(example.disagreements(rough, [5.0, 4.0], [5.0, float("nan")])) == 1
