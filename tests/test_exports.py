@@ -18,8 +18,11 @@ def visible(module: ModuleType) -> list[str]:
 @pytest.mark.parametrize("name", MODULES)
 def test_all_is_sorted_and_is_what_is_visible(name: str) -> None:
     module = importlib.import_module(name)
-    assert module.__all__ == sorted(set(module.__all__))
-    assert visible(module) == module.__all__
+    constants_then_classes_then_functions = sorted(
+        set(module.__all__), key=lambda public: (not public.isupper(), not public[0].isupper(), public)
+    )
+    assert module.__all__ == constants_then_classes_then_functions
+    assert visible(module) == sorted(module.__all__)
 
 
 @pytest.mark.parametrize("name", MODULES)
