@@ -1,1 +1,55 @@
 """Meshes, hardware, collectives, shardings and what they cost, in seconds and bytes."""
+
+from .collectives import all_gather as all_gather
+from .collectives import all_reduce as all_reduce
+from .collectives import all_to_all as all_to_all
+from .collectives import collective_permute as collective_permute
+from .collectives import reduce_scatter as reduce_scatter
+from .compute import compute_cost as compute_cost
+from .compute import memory_cost as memory_cost
+from .cost import ZERO_COST as ZERO_COST
+from .cost import Cost as Cost
+from .hardware import PRESET_NAMES as PRESET_NAMES
+from .mesh import DeviceModel as DeviceModel
+from .mesh import Link as Link
+from .mesh import MeshAxis as MeshAxis
+from .mesh import MeshModel as MeshModel
+from .reshard import ReshardingPlan as ReshardingPlan
+from .reshard import ReshardStep as ReshardStep
+from .reshard import ReshardTable as ReshardTable
+from .reshard import communication_resharding_cost_vector as communication_resharding_cost_vector
+from .reshard import memory_resharding_cost_vector as memory_resharding_cost_vector
+from .reshard import plan_resharding as plan_resharding
+from .reshard import reshard_table as reshard_table
+from .spec import ShardingSpec as ShardingSpec
+
+if __name__ != "autoshard.costs":
+    raise ImportError(
+        f"this folder was imported as {__name__!r}, but it is the package 'autoshard.costs': "
+        "write 'import autoshard.costs' (a second import under another name would make unequal classes)"
+    )
+
+__all__ = [
+    "PRESET_NAMES",
+    "ZERO_COST",
+    "Cost",
+    "DeviceModel",
+    "Link",
+    "MeshAxis",
+    "MeshModel",
+    "ReshardStep",
+    "ReshardTable",
+    "ReshardingPlan",
+    "ShardingSpec",
+    "all_gather",
+    "all_reduce",
+    "all_to_all",
+    "collective_permute",
+    "communication_resharding_cost_vector",
+    "compute_cost",
+    "memory_cost",
+    "memory_resharding_cost_vector",
+    "plan_resharding",
+    "reduce_scatter",
+    "reshard_table",
+]

@@ -1,0 +1,28 @@
+"""What local work costs: a roofline over arithmetic and memory traffic, and the bytes a spec holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .cost import Cost
+from .mesh import MeshModel
+from .spec import ShardingSpec
+
+
+def compute_cost(flops: float, nbytes: float, dtype: str, mesh: MeshModel) -> Cost:
+    """The roofline of one device: the larger of arithmetic time and memory time.
+
+    Args:
+        flops: Floating point operations of one device, on its padded shard.
+        nbytes: Bytes that one device reads and writes.
+        dtype: Precision of the operands, by numpy's name.
+        mesh: The mesh whose device does the work.
+    """
+    device = mesh.device
+    seconds = max(flops / device.peak(dtype), nbytes / device.memory_bytes_per_s)
+    return Cost(compute_s=seconds, flops=flops, memory_traffic_bytes=nbytes)
+
+
+def memory_cost(spec: ShardingSpec, shape: Sequence[int], itemsize: int, mesh: MeshModel) -> int:
+    """Bytes that one device holds of a tensor: its shard, padded up where a dimension does not divide."""
+    return spec.shard_bytes(shape, itemsize, mesh)

@@ -1,0 +1,214 @@
+"""Mesh models: named axes made of links, and the device at every point of the mesh."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+Topology = Literal["switch", "ring", "line", "full"]
+Platform = Literal["cpu", "tpu", "gpu"]
+
+# Precisions a device may not list, and what its vector or matrix unit does instead. Each chain ends in float32,
+# which every device lists; the factor is the slow-down. Integers other than int8 and predicates run on the vector unit
+# at its 32-bit rate; float64 has half the lanes (it is emulated on TPU, slower still).
+_PRECISION_FALLBACK: dict[str, tuple[str, float]] = {
+    "bfloat16": ("float32", 1.0),
+    "float16": ("bfloat16", 1.0),
+    "float8": ("bfloat16", 1.0),
+    "int8": ("bfloat16", 1.0),
+    "float64": ("float32", 2.0),
+}
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Link(_Frozen):
+    """One physical dimension of the network, or a part of it.
+
+    Attributes:
+        topology: `ring` (wraps around, used both ways), `line` (a torus dimension that does not wrap), `switch` (every
+            pair at full speed) or `full` (a cable between every pair).
+        size: Number of devices along it.
+        bytes_per_s: What one link carries one way (`ring`, `line`, `full`), or what one device sends in total (`switch`).
+        latency_s: Seconds per hop (`ring`, `line`), or per collective (`switch`, `full`).
+        fabric: Links of one fabric work at the same time on one collective; different fabrics are levels of a hierarchy.
+    """
+
+    topology: Topology
+    size: int = Field(ge=1)
+    bytes_per_s: float = Field(gt=0)
+    latency_s: float = Field(ge=0)
+    fabric: str = "network"
+
+
+class MeshAxis(_Frozen):
+    """A named axis of a mesh: the product of its links, major first."""
+
+    name: str = Field(min_length=1)
+    links: tuple[Link, ...] = Field(min_length=1)
+
+    @field_validator("links", mode="before")
+    @classmethod
+    def _links_from_json(cls, links: object) -> object:
+        return tuple(links) if isinstance(links, list) else links
+
+    @staticmethod
+    def of(
+        name: str,
+        size: int,
+        *,
+        bytes_per_s: float,
+        latency_s: float,
+        topology: Topology = "switch",
+        fabric: str = "network",
+    ) -> MeshAxis:
+        """An axis that is a single link."""
+        link = Link(topology=topology, size=size, bytes_per_s=bytes_per_s, latency_s=latency_s, fabric=fabric)
+        return MeshAxis(name=name, links=(link,))
+
+    @property
+    def size(self) -> int:
+        """Number of devices along the axis."""
+        return math.prod(link.size for link in self.links)
+
+
+class DeviceModel(_Frozen):
+    """One device: arithmetic, memory and the bandwidth between them.
+
+    Attributes:
+        name: Name of the hardware.
+        platform: The backend that compiles for it.
+        peak_flops_per_s: Peak rate by precision (`float32`, `bfloat16`, `float16`, `float8`, `int8`, ...).
+        memory_bytes: Capacity.
+        usable_memory_bytes: What a program gets of it.
+        memory_bytes_per_s: Memory bandwidth.
+        source: Where the figures come from, with date.
+    """
+
+    name: str
+    platform: Platform
+    peak_flops_per_s: dict[str, float]
+    memory_bytes: int = Field(gt=0)
+    usable_memory_bytes: int = Field(gt=0)
+    memory_bytes_per_s: float = Field(gt=0)
+    source: str = Field(min_length=1)
+
+    @field_validator("peak_flops_per_s")
+    @classmethod
+    def _float32_is_listed(cls, peaks: dict[str, float]) -> dict[str, float]:
+        if "float32" not in peaks:
+            raise ValueError("peak_flops_per_s needs an entry for float32, the precision all others fall back to")
+        return dict(sorted(peaks.items()))
+
+    def peak(self, dtype: str) -> float:
+        """Peak FLOP/s for operands of `dtype`, by the nearest precision that the device lists."""
+        precision, factor = _precision(dtype), 1.0
+        while precision not in self.peak_flops_per_s:
+            precision, slower = _PRECISION_FALLBACK.get(precision, ("float32", 1.0))
+            factor *= slower
+        return self.peak_flops_per_s[precision] / factor
+
+
+def _precision(dtype: str) -> str:
+    if dtype.startswith("float8"):
+        return "float8"
+    if dtype in ("uint8", "int4", "uint4"):
+        return "int8"
+    return dtype
+
+
+class MeshModel(_Frozen):
+    """A device mesh as the cost model sees it.
+
+    Example:
+        >>> mesh = MeshModel.uniform({"x": 4, "y": 2}, bytes_per_s=1.0, latency_s=0.0)
+        >>> mesh.num_devices, mesh.size("x")
+        (8, 4)
+
+    Attributes:
+        axes: The named axes, major first.
+        device: The device at every point.
+        levels_overlap: Whether a collective over several fabrics runs them in a pipeline (the slowest one counts, as
+            NCCL's rings do) or one after the other (their times add, as XLA does over DCN).
+    """
+
+    axes: tuple[MeshAxis, ...]
+    device: DeviceModel
+    levels_overlap: bool = False
+
+    @field_validator("axes", mode="before")
+    @classmethod
+    def _axes_from_json(cls, axes: object) -> object:
+        return tuple(axes) if isinstance(axes, list) else axes
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> MeshModel:
+        names = [axis.name for axis in self.axes]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"two mesh axes are called {twice[0]!r}: every axis needs its own name")
+        return self
+
+    @staticmethod
+    def uniform(sizes: Mapping[str, int], *, bytes_per_s: float, latency_s: float) -> MeshModel:
+        """A mesh where every axis is the same switch: seconds are `latency_s + wire bytes / bytes_per_s`.
+
+        With `bytes_per_s=1.0, latency_s=0.0` all costs are plain bytes.
+        """
+        from .hardware import UNIT_DEVICE
+
+        axes = tuple(
+            MeshAxis.of(name, size, bytes_per_s=bytes_per_s, latency_s=latency_s) for name, size in sizes.items()
+        )
+        return MeshModel(axes=axes, device=UNIT_DEVICE)
+
+    @staticmethod
+    def preset(name: str, sizes: Mapping[str, int]) -> MeshModel:
+        """The mesh of `sizes` on known hardware; `autoshard.costs.PRESET_NAMES` lists the names."""
+        from .hardware import preset_mesh
+
+        return preset_mesh(name, sizes)
+
+    @cached_property
+    def axis_names(self) -> tuple[str, ...]:
+        """Names of the axes, major first."""
+        return tuple(axis.name for axis in self.axes)
+
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        """Size of each axis."""
+        return {axis.name: axis.size for axis in self.axes}
+
+    def size(self, name: str) -> int:
+        """Size of the axis `name`."""
+        try:
+            return self.sizes[name]
+        except KeyError:
+            raise ValueError(f"unknown mesh axis {name!r}: this mesh has axes {', '.join(self.axis_names)}") from None
+
+    @cached_property
+    def num_devices(self) -> int:
+        """Number of devices."""
+        return math.prod(self.sizes.values())
+
+    @property
+    def platform(self) -> Platform:
+        """The backend that compiles for this mesh."""
+        return self.device.platform
+
+    def wire_scale(self, dtype: str) -> float:
+        """Bytes on the wire per byte of the tensor: XLA's CPU backend widens bfloat16 collectives to float32."""
+        return 2.0 if self.device.platform == "cpu" and dtype == "bfloat16" else 1.0
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.axes, self.device.name, self.levels_overlap))
+
+    def __hash__(self) -> int:
+        return self._hash
