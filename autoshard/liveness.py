@@ -1,0 +1,130 @@
+"""Which values occupy device memory, and from when to when.
+
+XLA computes elementwise operations, broadcasts and the like inside the loops of their consumers, so most values never
+exist. A value is taken to be *fused* if its producer is fusible and either all its uses come within two operations, or
+it is cheap to compute again (a cast, a broadcast, a reshape) and all its users are fusible or reductions themselves.
+A fused value takes no memory, but what it is computed from must live until the fused value is used. Boundaries of
+regions and constraints are other names of the same storage.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from autoshard.graph import LITERAL, Graph, Op
+
+FUSED_LIFE_OPS = 2
+"""A fusible value that lives at most so many operations is taken to be fused (measured against the TPU compiler)."""
+
+CHEAP = frozenset("convert_element_type broadcast_in_dim reshape squeeze expand_dims transpose stop_gradient copy neg".split())
+"""Fusible operations that XLA computes again for every user rather than keep."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Half-open stretch of program time."""
+
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Liveness:
+    """Storage and lifetimes of the values of a graph.
+
+    Attributes:
+        graph: The graph.
+        donated: Per flat argument, whether its memory may be reused after its last use.
+    """
+
+    graph: Graph
+    donated: tuple[bool, ...]
+
+    def occupies(self, value: int) -> bool:
+        """Whether the value has storage of its own."""
+        return self._stored[value]
+
+    def traffic(self, position: int) -> tuple[bool, ...]:
+        """Per operand, then per result of an operation: is it read from or written to device memory here?"""
+        op = self.graph.ops[position]
+        if op.rule.aliases or not op.equation.operands:
+            return (False,) * (len(op.operands) + len(op.results))
+        reads = tuple(v != LITERAL and self._has_storage(v) for v in op.operands)
+        return reads + tuple(self._stored[v] for v in op.results)
+
+    def interval(self, value: int) -> Interval:
+        """When the value's storage is occupied; empty if it has none."""
+        op, k = self.graph.values[value].producer
+        start = self.graph.ops[op].result_from[k]
+        if not self._stored[value]:
+            return Interval(start, start)
+        last = self._last_needed[value]
+        reused = self._dies_in_place(value, last)
+        return Interval(start, max(last + (0 if reused else 1), start + 1))
+
+    def _has_storage(self, value: int) -> bool:
+        """Whether the value, or the one that it is another name of, is in memory."""
+        producer = self.graph.ops[self.graph.values[value].producer[0]]
+        if producer.rule.aliases and producer.operands and producer.operands[0] != LITERAL:
+            return self._has_storage(producer.operands[0])
+        return self._stored[value]
+
+    def _dies_in_place(self, value: int, last: int) -> bool:
+        """Whether its last user writes a result of the same size, which then takes over the storage."""
+        if last >= self.graph.end:
+            return False
+        op = self.graph.ops[last]
+        if value not in op.operands or not (op.rule.fusible or op.primitive in IN_PLACE):
+            return False
+        size = self.graph.values[value].facts.nbytes
+        return any(self._stored[v] and self.graph.values[v].facts.nbytes == size for v in op.results)
+
+    @cached_property
+    def _stored(self) -> tuple[bool, ...]:
+        stored = []
+        for number, value in enumerate(self.graph.values):
+            op = self.graph.ops[value.producer[0]]
+            named = op.rule.aliases and bool(op.operands)
+            stored.append(not (value.constant or named or self._fused(number, op)))
+        return tuple(stored)
+
+    def _fused(self, number: int, op: Op) -> bool:
+        if not op.rule.fusible or number in self._outputs:
+            return False
+        uses = self.graph.uses(number)
+        made = self.graph.values[number].producer[0]
+        if all(use.op - made <= FUSED_LIFE_OPS for use in uses):
+            return True
+        users = [self.graph.ops[use.op] for use in uses]
+        cheap = op.primitive in CHEAP or op.primitive == "scan_xs"
+        return cheap and all(user.rule.fusible or user.primitive.startswith("reduce") for user in users)
+
+    @cached_property
+    def _outputs(self) -> frozenset[int]:
+        return frozenset(self.graph.outputs)
+
+    @cached_property
+    def _last_needed(self) -> tuple[int, ...]:
+        """Per value the last time at which its storage is read, through aliases and fused users."""
+        graph = self.graph
+        last = [0] * len(graph.values)
+        kept = {v for v, donated in zip(graph.arguments, self.donated) if not donated} | self._outputs
+        for number in reversed(range(len(graph.values))):
+            if number in kept:
+                last[number] = graph.end
+                continue
+            latest = graph.values[number].producer[0]
+            for use in graph.uses(number):
+                latest = max(latest, use.until)
+                user = graph.ops[use.op]
+                if use.op < graph.values[number].producer[0]:  # a carry, which stores its own copy
+                    continue
+                through = [v for v in user.results if not self._stored[v]]
+                latest = max([latest, *(last[v] for v in through)])
+            last[number] = latest
+        return tuple(last)
+
+
+IN_PLACE = frozenset("dynamic_update_slice scatter scatter-add scatter_add scan_carry while_carry".split())
+"""Operations besides the fusible ones that overwrite an operand which dies."""

@@ -1,0 +1,374 @@
+"""From a graph with strategies to a solver's `Problem`, and from its solution back to a choice per operation.
+
+Every operation that is not constant is a node; its choices are its strategies. An edge joins the producer of a value to
+each user and holds, for every pair of strategies, the time to reshard from the spec that is produced to the spec that
+is required, times the trips of the place where the resharding happens.
+
+A value with several users gets a node of its own, whose choices are pairs (spec, second spec): the value is resharded
+once to the second spec, and every user takes whichever of the two is nearer. So a gather that several users need is
+paid for once, as XLA merges identical reshardings, and its copy takes memory as long as it lives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoshard.costs import MeshModel, ReshardTable, ShardingSpec, reshard_table
+from autoshard.errors import SpecError
+from autoshard.graph import LITERAL, Graph, Op
+from autoshard.liveness import Liveness
+from autoshard.rules.base import TensorFacts
+from autoshard.shardings import Fixed
+from autoshard.solver import Edge, EdgeUsage, Problem, Usage
+from autoshard.strategies import SpecColumn, StrategySet, enumerate_strategies
+
+Floats = NDArray[np.float64]
+
+SMALLEST_COPY_FRACTION = 1e-3
+"""Copies made for one operation enter the memory rows of the optimiser from this fraction of the budget on; the
+predicted peak counts all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Supplier:
+    """Where the users of a value take it from: a node, and the specs that each of its choices holds the value in.
+
+    Attributes:
+        node: Node number in the problem.
+        specs: Distinct specs.
+        first: Per choice, the spec in which the value is produced (a position in ``specs``).
+        second: Per choice, the spec of the shared copy; equal to ``first`` where there is none.
+    """
+
+    node: int
+    specs: tuple[ShardingSpec, ...]
+    first: NDArray[np.intp]
+    second: NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """An edge of the problem as a use of a value.
+
+    Attributes:
+        value: The value.
+        user: Position of the using operation; for a tie, that of the argument which the output is fed back to.
+        operand: Which operand; for an output, ``OUTPUT`` and ``output`` says which.
+        output: Flat output number, or -1.
+        trips: How often a resharding runs per call.
+        until: Last time at which a resharded copy is needed.
+    """
+
+    value: int
+    user: int
+    operand: int
+    output: int
+    trips: float
+    until: int
+
+
+OUTPUT = -1
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A problem with all that is needed to read its solution.
+
+    Attributes:
+        graph: The graph.
+        liveness: Storage and lifetimes of its values.
+        mesh: The mesh model.
+        problem: What the solver gets.
+        sets: Strategies per operation; None for constants.
+        nodes: Node number per operation; -1 for constants.
+        suppliers: Per value, where users take it from.
+        links: Uses of values that may need resharding.
+        fixed_outputs: Specs that the caller fixed for outputs.
+    """
+
+    graph: Graph
+    liveness: Liveness
+    mesh: MeshModel
+    problem: Problem
+    sets: tuple[StrategySet | None, ...]
+    nodes: tuple[int, ...]
+    suppliers: Mapping[int, Supplier]
+    links: tuple[Link, ...]
+    fixed_outputs: Mapping[int, Fixed]
+
+    def table(self, facts: TensorFacts, sources: Sequence[ShardingSpec], targets: Sequence[ShardingSpec]) -> ReshardTable:
+        """Resharding costs of one tensor between specs."""
+        return _table(facts, sources, targets, self.mesh)
+
+    def targets(self, link: Link) -> SpecColumn:
+        """The specs that a use may require, over the choices of its user."""
+        if link.operand == OUTPUT:
+            return self._set(link.user).results[0]
+        return self._set(link.user).operands[link.operand]
+
+    def _set(self, op: int) -> StrategySet:
+        strategies = self.sets[op]
+        assert strategies is not None
+        return strategies
+
+
+def lower(
+    graph: Graph,
+    liveness: Liveness,
+    mesh: MeshModel,
+    *,
+    budget_bytes: float | None = None,
+    ties: Mapping[int, int] | None = None,
+    fixed_outputs: Mapping[int, Fixed] | None = None,
+) -> Lowered:
+    """Build the optimisation problem of a graph.
+
+    Args:
+        graph: The graph; user-fixed shardings are in its operations.
+        liveness: Storage and lifetimes of its values.
+        mesh: The mesh model.
+        budget_bytes: Memory per device, None for no limit.
+        ties: Flat output number to the flat argument that it is fed back to.
+        fixed_outputs: Flat output number to the sharding that the caller fixed.
+
+    Returns:
+        The problem and its legend.
+
+    Raises:
+        SpecError: A fixed sharding is met by no strategy.
+    """
+    return _Lowering(graph, liveness, mesh, budget_bytes).run(dict(ties or {}), dict(fixed_outputs or {}))
+
+
+@dataclass(slots=True)
+class _Lowering:
+    graph: Graph
+    liveness: Liveness
+    mesh: MeshModel
+    budget: float | None
+    names: list[str] = field(default_factory=list)
+    costs: list[Floats] = field(default_factory=list)
+    edges: list[Edge] = field(default_factory=list)
+    usages: list[Usage] = field(default_factory=list)
+    edge_usages: list[EdgeUsage] = field(default_factory=list)
+    links: list[Link] = field(default_factory=list)
+    suppliers: dict[int, Supplier] = field(default_factory=dict)
+    sets: list[StrategySet | None] = field(default_factory=list)
+    nodes: list[int] = field(default_factory=list)
+
+    def run(self, ties: dict[int, int], fixed_outputs: dict[int, Fixed]) -> Lowered:
+        for position, op in enumerate(self.graph.ops):
+            self._add_op(position, op)
+        for value in range(len(self.graph.values)):
+            self._add_supplier(value)
+        for position, op in enumerate(self.graph.ops):
+            self._add_uses(position, op)
+        self._add_outputs(ties, fixed_outputs)
+        problem = Problem(
+            names=tuple(self.names),
+            costs=tuple(self.costs),
+            edges=tuple(self.edges),
+            usages=tuple(self.usages),
+            edge_usages=tuple(self.edge_usages),
+            budget=self.budget,
+            ties=(),
+        )
+        return Lowered(
+            self.graph, self.liveness, self.mesh, problem, tuple(self.sets), tuple(self.nodes), self.suppliers,
+            tuple(self.links), fixed_outputs,
+        )  # fmt: skip
+
+    def _node(self, name: str, costs: Floats) -> int:
+        self.names.append(name)
+        self.costs.append(costs)
+        return len(self.costs) - 1
+
+    def _add_op(self, position: int, op: Op) -> None:
+        if self.graph.is_constant(op) or not (op.results or op.operands):
+            self.sets.append(None)
+            self.nodes.append(-1)
+            return
+        strategies = enumerate_strategies(
+            op.rule, op.equation.operands, op.equation.results, self.liveness.traffic(position), self.mesh
+        )
+        if op.fixed is not None:
+            strategies = _filtered(strategies, op.fixed, op)
+        node = self._node(f"{position}:{op.primitive}", strategies.seconds * op.trips)
+        self.sets.append(strategies)
+        self.nodes.append(node)
+        scratch = np.array([s.scratch_bytes for s in strategies.strategies])
+        if scratch.any():
+            self.usages.append(Usage(node, position, position + 1, scratch))
+
+    def _add_supplier(self, value: int) -> None:
+        position, k = self.graph.values[value].producer
+        strategies = self.sets[position]
+        if strategies is None:
+            return
+        column = strategies.results[k]
+        own = Supplier(self.nodes[position], column.specs, column.index, column.index)
+        pairs = self._shared_copies(value, column)
+        supplier = own if pairs is None else self._add_copy_node(value, own, pairs)
+        self.suppliers[value] = supplier
+        self._add_storage(value, own)
+
+    def _add_storage(self, value: int, own: Supplier) -> None:
+        interval = self.liveness.interval(value)
+        if interval.stop > interval.start:
+            sizes = _shard_bytes(self.graph.values[value].facts, own.specs, self.mesh)
+            self.usages.append(Usage(own.node, interval.start, interval.stop, sizes[own.first]))
+
+    def _shared_copies(self, value: int, column: SpecColumn) -> list[tuple[ShardingSpec, ShardingSpec]] | None:
+        """Pairs (spec, coarser spec) worth holding at once; None if at most one user could profit."""
+        uses = [use for use in self.graph.uses(value) if self.sets[use.op] is not None]
+        if len(uses) < 2 or len(column.specs) < 2:
+            return None
+        wanted: dict[ShardingSpec, int] = {}
+        for use in uses:
+            strategies = self.sets[use.op]
+            assert strategies is not None
+            for spec in strategies.operands[use.operand].specs:
+                wanted[spec] = wanted.get(spec, 0) + 1
+        shared = [spec for spec, users in wanted.items() if users > 1]
+        pairs = [(spec, spec) for spec in column.specs]
+        pairs += [(spec, coarse) for spec in column.specs for coarse in shared if _is_gathered(coarse, spec)]
+        return pairs if len(pairs) > len(column.specs) else None
+
+    def _add_copy_node(
+        self, value: int, own: Supplier, pairs: list[tuple[ShardingSpec, ShardingSpec]]
+    ) -> Supplier:
+        """A node that holds the value in the spec that is produced and, by choice, in a second one."""
+        facts = self.graph.values[value].facts
+        position, _ = self.graph.values[value].producer
+        op = self.graph.ops[position]
+        specs = tuple({spec: None for pair in pairs for spec in pair})
+        place = {spec: i for i, spec in enumerate(specs)}
+        first = np.array([place[a] for a, _ in pairs], dtype=np.intp)
+        second = np.array([place[b] for _, b in pairs], dtype=np.intp)
+        seconds = _table(facts, specs, specs, self.mesh).seconds[first, second]
+        trips = self._copy_trips(value, op)
+        node = self._node(f"{position}:{op.primitive} (copies)", seconds * trips)
+        produced = np.array([place[spec] for spec in own.specs], dtype=np.intp)[own.first]
+        self.edges.append(Edge(own.node, node, np.where(produced[:, None] == first[None, :], 0.0, np.inf)))
+        interval = self.liveness.interval(value)
+        uses = self.graph.uses(value)
+        stop = max(interval.stop, 1 + max(use.until for use in uses))
+        start = min(use.op for use in uses)
+        sizes = np.where(first == second, 0.0, _shard_bytes(facts, specs, self.mesh)[second])
+        self.usages.append(Usage(node, max(position, start), stop, sizes))
+        return Supplier(node, specs, first, second)
+
+    def _copy_trips(self, value: int, op: Op) -> float:
+        """How often the shared copy is made: as often as its users ask for it."""
+        trips = [self.graph.ops[use.op].operand_trips[use.operand] for use in self.graph.uses(value)]
+        return max(trips, default=op.trips)
+
+    def _add_uses(self, position: int, op: Op) -> None:
+        if self.sets[position] is None:
+            return
+        for k, value in enumerate(op.operands):
+            if value != LITERAL and value in self.suppliers:
+                link = Link(value, position, k, -1, op.operand_trips[k], op.operand_until[k])
+                strategies = self.sets[position]
+                assert strategies is not None
+                self._connect(link, self.nodes[position], strategies.operands[k])
+
+    def _add_outputs(self, ties: dict[int, int], fixed_outputs: dict[int, Fixed]) -> None:
+        for output, value in enumerate(self.graph.outputs):
+            if value not in self.suppliers:
+                continue
+            if output in fixed_outputs:
+                self._fix_output(output, value, fixed_outputs[output])
+            elif output in ties:
+                argument = ties[output]
+                strategies = self.sets[argument]
+                assert strategies is not None
+                link = Link(value, argument, OUTPUT, output, 1.0, self.graph.end)
+                self._connect(link, self.nodes[argument], strategies.results[0])
+
+    def _fix_output(self, output: int, value: int, fixed: Fixed) -> None:
+        """Charge the producer for the way to the nearest spec that agrees with what is fixed."""
+        supplier = self.suppliers[value]
+        targets = agreeing_specs(self.graph.values[value].facts.shape, fixed, self.mesh)
+        if not targets:
+            raise SpecError(f"output {output}: no sharding of shape {self.graph.values[value].facts.shape} agrees with it")
+        seconds = _table(self.graph.values[value].facts, supplier.specs, targets, self.mesh).seconds.min(axis=1)
+        self.costs[supplier.node] = self.costs[supplier.node] + np.minimum(seconds[supplier.first], seconds[supplier.second])
+
+    def _connect(self, link: Link, user_node: int, column: SpecColumn) -> None:
+        """Add the edge of a use, unless nothing ever needs resharding."""
+        supplier = self.suppliers[link.value]
+        facts = self.graph.values[link.value].facts
+        if len(supplier.specs) == len(column.specs) == 1 and supplier.specs == column.specs:
+            return
+        table = _table(facts, supplier.specs, column.specs, self.mesh)
+        nearer = np.minimum(table.seconds[supplier.first], table.seconds[supplier.second])[:, column.index]
+        self.links.append(link)
+        if supplier.node == user_node:
+            self.costs[user_node] = self.costs[user_node] + np.diagonal(nearer) * link.trips
+            return
+        self.edges.append(Edge(supplier.node, user_node, nearer * link.trips))
+        self._add_copy_memory(link, supplier, column, table, facts)
+
+    def _add_copy_memory(
+        self, link: Link, supplier: Supplier, column: SpecColumn, table: ReshardTable, facts: TensorFacts
+    ) -> None:
+        if self.budget is None or link.operand == OUTPUT:
+            return
+        held = copy_bytes(table, facts, supplier.specs, self.mesh)
+        take_second = table.seconds[supplier.second] < table.seconds[supplier.first]
+        nbytes = np.where(take_second, held[supplier.second], held[supplier.first])[:, column.index]
+        if nbytes.max() >= SMALLEST_COPY_FRACTION * self.budget:
+            self.edge_usages.append(EdgeUsage(len(self.edges) - 1, link.user, link.until + 1, nbytes))
+
+
+def copy_bytes(table: ReshardTable, facts: TensorFacts, sources: Sequence[ShardingSpec], mesh: MeshModel) -> Floats:
+    """Largest memory held besides the source while resharding, per (source, target); slices take none."""
+    own = _shard_bytes(facts, sources, mesh)[:, None]
+    return np.where(table.wire_bytes > 0, table.extra_bytes + own, 0.0)
+
+
+def agreeing_specs(shape: tuple[int, ...], fixed: Fixed, mesh: MeshModel) -> tuple[ShardingSpec, ...]:
+    """The specs of a shape that agree with the dimensions that are fixed."""
+    from autoshard.strategies import tensor_specs
+
+    if all(dim is not None for dim in fixed):
+        return (ShardingSpec.of(*(dim or () for dim in fixed)),)
+    return tuple(spec for spec in tensor_specs(shape, mesh) if _agrees(spec, fixed))
+
+
+def _agrees(spec: ShardingSpec, fixed: Fixed) -> bool:
+    return all(want is None or want == have for want, have in zip(fixed, spec.dims))
+
+
+def _filtered(strategies: StrategySet, fixed: Fixed, op: Op) -> StrategySet:
+    """Only the strategies whose result agrees with what is fixed."""
+    kept = [i for i, s in enumerate(strategies.strategies) if _agrees(s.results[0], fixed)]
+    if not kept:
+        shape = op.equation.results[0].shape
+        raise SpecError(
+            f"{op.primitive} {op.source}: no sharding of shape {shape} agrees with {fixed}; every dimension must be "
+            "divisible by the product of its mesh axes"
+        )
+    return strategies.keep(kept)
+
+
+def _is_gathered(coarse: ShardingSpec, fine: ShardingSpec) -> bool:
+    """Whether ``coarse`` is ``fine`` after gathering some of its minor axes."""
+    return coarse != fine and all(c == f[: len(c)] for c, f in zip(coarse.dims, fine.dims))
+
+
+def _table(
+    facts: TensorFacts, sources: Sequence[ShardingSpec], targets: Sequence[ShardingSpec], mesh: MeshModel
+) -> ReshardTable:
+    return reshard_table(
+        tuple(sources), tuple(targets), facts.shape, facts.itemsize, mesh, wire_scale=mesh.wire_scale(facts.dtype)
+    )
+
+
+def _shard_bytes(facts: TensorFacts, specs: Sequence[ShardingSpec], mesh: MeshModel) -> Floats:
+    return np.array([spec.shard_bytes(facts.shape, facts.itemsize, mesh) for spec in specs], dtype=np.float64)

@@ -1,0 +1,68 @@
+"""Between our sharding specs and JAX's: meshes, PartitionSpecs, NamedShardings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import jax
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
+
+from autoshard.costs import ShardingSpec
+from autoshard.errors import MeshError
+
+Axes = tuple[str, ...]
+Fixed = tuple[Axes | None, ...]
+"""A sharding asked for: per dimension the mesh axes, None where it is left free."""
+
+
+def fixed_dims(sharding: Any, rank: int, unconstrained: Iterable[int] = ()) -> Fixed:
+    """Dimension by dimension what a PartitionSpec or NamedSharding fixes; `PartitionSpec.UNCONSTRAINED` is free."""
+    spec = sharding.spec if isinstance(sharding, NamedSharding) else sharding
+    entries = tuple(spec) + (None,) * (rank - len(spec))
+    free = set(unconstrained)
+    return tuple(
+        None if i in free or entry is PartitionSpec.UNCONSTRAINED else _axes(entry) for i, entry in enumerate(entries)
+    )
+
+
+def _axes(entry: Any) -> Axes:
+    if entry is None:
+        return ()
+    return (entry,) if isinstance(entry, str) else tuple(entry)
+
+
+def partition_spec(spec: ShardingSpec) -> PartitionSpec:
+    """The closed PartitionSpec of a spec: every dimension is said."""
+    return PartitionSpec(*(None if not axes else axes[0] if len(axes) == 1 else axes for axes in spec.dims))
+
+
+def planning_mesh(mesh: Any) -> Mesh | AbstractMesh:
+    """The twin of a mesh with Auto axes, in which our constraints are written.
+
+    Raises:
+        MeshError: It is not a JAX mesh, it is empty, or it has Manual axes.
+    """
+    if not isinstance(mesh, Mesh | AbstractMesh):
+        raise MeshError(
+            f"mesh must be a jax.sharding.Mesh or AbstractMesh, not {type(mesh).__name__}; "
+            "make one with jax.make_mesh((4, 2), ('x', 'y'))"
+        )
+    if not mesh.axis_names:
+        raise MeshError("the mesh has no axes; make one with jax.make_mesh((4, 2), ('x', 'y'))")
+    if any(kind == AxisType.Manual for kind in mesh.axis_types):
+        raise MeshError("the mesh has Manual axes: call autoshard outside of shard_map, or give it another mesh")
+    auto = (AxisType.Auto,) * len(mesh.axis_names)
+    if isinstance(mesh, Mesh):
+        return Mesh(mesh.devices, mesh.axis_names, axis_types=auto)
+    return AbstractMesh(mesh.axis_sizes, mesh.axis_names, axis_types=auto)
+
+
+def has_explicit_axes(mesh: Mesh | AbstractMesh) -> bool:
+    """Whether any axis is Explicit, as `jax.make_mesh` makes them."""
+    return any(kind == AxisType.Explicit for kind in mesh.axis_types)
+
+
+def named_shardings(mesh: Mesh | AbstractMesh, specs: Sequence[ShardingSpec], tree: Any) -> Any:
+    """A tree of NamedShardings from specs in flat order."""
+    return jax.tree.unflatten(tree, [NamedSharding(mesh, partition_spec(spec)) for spec in specs])

@@ -1,0 +1,440 @@
+"""From a callable and abstract arguments to a `Graph`. The only maker of jaxprs besides the emitter's regions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+import jax.extend.source_info_util as source_info_util
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core
+
+from autoshard.errors import InputError
+from autoshard.graph import LITERAL, Graph, Op, Path, Value
+from autoshard.rules.base import Dims, Equation, OpRule, RuleBuilder, TensorFacts, rule_of
+
+ASSUMED_WHILE_TRIPS = 16
+"""How often the body of a while loop is taken to run, since its trip count is unknown before it runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A function traced for one abstract signature.
+
+    Attributes:
+        jaxpr: The closed jaxpr of the function over flat arguments.
+        args_info: Tree of ``(args, kwargs)`` with shape, dtype and donation of every leaf.
+        out_info: Tree of abstract results.
+        argument_names: Path of every flat argument, such as ``params['w']``.
+        output_names: Path of every flat result.
+        donated: Per flat argument, whether its buffer is given away.
+        name: The function's name.
+    """
+
+    jaxpr: core.ClosedJaxpr
+    args_info: Any
+    out_info: Any
+    argument_names: tuple[str, ...]
+    output_names: tuple[str, ...]
+    donated: tuple[bool, ...]
+    name: str
+
+
+def abstract(leaf: Any) -> Any:
+    """Shape and dtype of an array leaf, without its sharding; Python scalars and other leaves as they are."""
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=bool(leaf.weak_type))
+    if isinstance(leaf, jax.Array):
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=bool(leaf.aval.weak_type))
+    if isinstance(leaf, np.ndarray | np.generic):
+        return jax.ShapeDtypeStruct(leaf.shape, jax.dtypes.canonicalize_dtype(leaf.dtype))
+    return leaf
+
+
+def trace(
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    signature_names: Sequence[str] = (),
+    jit_options: Mapping[str, Any] | None = None,
+) -> Program:
+    """Trace a function on abstract arguments.
+
+    Args:
+        fn: The function.
+        args: Positional arguments: pytrees of arrays or `jax.ShapeDtypeStruct`.
+        kwargs: Keyword arguments.
+        signature_names: Names of the positional parameters, for the argument paths.
+        jit_options: ``static_argnums``, ``static_argnames``, ``donate_argnums``, ``donate_argnames`` as of `jax.jit`.
+
+    Returns:
+        The traced program.
+    """
+    options = dict(jit_options or {})
+    traced = jax.jit(fn, **options).trace(*args, **kwargs)
+    leaves = jax.tree_util.tree_leaves_with_path(traced.args_info)
+    names = tuple(_argument_name(path, signature_names) for path, _ in leaves)
+    outputs = tuple(
+        "result" + jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(traced.out_info)
+    )
+    donated = tuple(bool(info.donated) for _, info in leaves)
+    if len(names) != len(traced.jaxpr.jaxpr.invars):
+        raise InputError(f"{traced.fun_name}: its {len(names)} array arguments trace to another number of inputs")
+    return Program(traced.jaxpr, traced.args_info, traced.out_info, names, outputs, donated, traced.fun_name)
+
+
+def _argument_name(path: Sequence[Any], signature_names: Sequence[str]) -> str:
+    """``params['w'][0]`` for the leaf of a positional argument, ``key`` for a keyword argument."""
+    kind, which, *rest = path
+    if kind.idx == 1:
+        return str(which.key) + jax.tree_util.keystr(tuple(rest))
+    position = which.idx
+    name = signature_names[position] if position < len(signature_names) else f"args[{position}]"
+    return name + jax.tree_util.keystr(tuple(rest))
+
+
+def facts_of(aval: Any) -> TensorFacts:
+    """Shape, dtype name and bytes per element of an abstract value; tokens and the like have none."""
+    shape = tuple(getattr(aval, "shape", ()))
+    dtype = getattr(aval, "dtype", None)
+    if dtype is None:
+        return TensorFacts((), "token", 0.0)
+    if jnp.issubdtype(dtype, jax.dtypes.extended):
+        element = jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct((), dtype))
+        return TensorFacts(shape, str(dtype), float(math.prod(element.shape) * element.dtype.itemsize))
+    bits = jnp.iinfo(dtype).bits if str(dtype) in ("int2", "uint2", "int4", "uint4") else 8 * np.dtype(dtype).itemsize
+    return TensorFacts(shape, str(dtype), bits / 8)
+
+
+@dataclass(slots=True)
+class _Draft:
+    """An `Op` in the making: a boundary learns its last operands and times only when its region has been walked."""
+
+    equation: Equation
+    rule: OpRule
+    path: Path
+    slot: int
+    operands: list[int]
+    results: list[int]
+    trips: float
+    operand_trips: list[float]
+    operand_until: list[int]
+    result_from: list[int]
+    source: str
+    fixed: Any = None
+
+    def freeze(self) -> Op:
+        return Op(
+            self.equation, self.rule, self.path, self.slot, tuple(self.operands), tuple(self.results), self.trips,
+            tuple(self.operand_trips), tuple(self.operand_until), tuple(self.result_from), self.source, self.fixed,
+        )  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Builder:
+    values: list[Value] = field(default_factory=list)
+    drafts: list[_Draft] = field(default_factory=list)
+    unruled: list[int] = field(default_factory=list)
+
+    @property
+    def now(self) -> int:
+        return len(self.drafts)
+
+    def value(self, facts: TensorFacts, name: str, constant: bool, slot: int) -> int:
+        self.values.append(Value(facts, name, constant, (self.now, slot)))
+        return len(self.values) - 1
+
+    def facts(self, number: int, aval: Any) -> TensorFacts:
+        return facts_of(aval) if number == LITERAL else self.values[number].facts
+
+    def all_constant(self, numbers: Sequence[int]) -> bool:
+        return all(n == LITERAL or self.values[n].constant for n in numbers)
+
+    def add(
+        self,
+        equation: Equation,
+        rule: OpRule,
+        path: Path,
+        operands: Sequence[int],
+        trips: float,
+        source: str,
+        *,
+        slot: int = 0,
+        names: Sequence[str] = (),
+        constant: bool | None = None,
+        operand_trips: Sequence[float] | None = None,
+        fixed: Any = None,
+    ) -> _Draft:
+        """Append an operation and make its results."""
+        if constant is None:
+            constant = self.all_constant(operands)
+        time = self.now
+        results = [
+            self.value(facts, names[k] if names else _describe(equation.primitive, source), constant, k)
+            for k, facts in enumerate(equation.results)
+        ]
+        draft = _Draft(
+            equation, rule, path, slot, list(operands), results, trips,
+            list(operand_trips) if operand_trips is not None else [trips] * len(operands),
+            [time] * len(operands), [time] * len(results), source, fixed,
+        )  # fmt: skip
+        if not rule.ruled:
+            self.unruled.append(time)
+        self.drafts.append(draft)
+        return draft
+
+
+def _describe(primitive: str, source: str) -> str:
+    return f"{primitive} at {source}" if source else primitive
+
+
+def build_graph(program: Program) -> Graph:
+    """The graph of a traced program.
+
+    Args:
+        program: What `trace` returned.
+
+    Returns:
+        The graph; its first operations are the arguments, in flat order.
+    """
+    b = _Builder()
+    jaxpr = program.jaxpr.jaxpr
+    arguments = []
+    for position, (var, name) in enumerate(zip(jaxpr.invars, program.argument_names)):
+        draft = _add_source(b, "argument", var.aval, (position,), name, constant=False)
+        arguments.append(draft.results[0])
+    outputs = _walk(b, program.jaxpr, arguments, (), 1.0)
+    return Graph(
+        tuple(b.values), tuple(d.freeze() for d in b.drafts), tuple(arguments), tuple(outputs), tuple(b.unruled)
+    )
+
+
+def _add_source(b: _Builder, kind: str, aval: Any, path: Path, name: str, *, constant: bool) -> _Draft:
+    """An argument or a captured constant: no operand, any sharding."""
+    facts = facts_of(aval)
+    equation = Equation(kind, {}, (), (facts,))
+    return b.add(equation, _identity_rule(0, facts), path, [], 1.0, "", names=[name], constant=constant)
+
+
+def _identity_rule(operands: int, facts: TensorFacts, results: int = 1, *, aliases: bool = False) -> OpRule:
+    """All operands and results have the same dimensions, each a parallel factor; nothing is computed."""
+    b = RuleBuilder(Equation("identity", {}, (facts,) * operands, (facts,) * results))
+    dims = b.factors_of(facts.shape)
+    return b.build([dims] * operands, [dims] * results, aliases=aliases)
+
+
+def _walk(b: _Builder, closed: core.ClosedJaxpr | core.Jaxpr, args: Sequence[int], path: Path, trips: float) -> list[int]:
+    """Add the equations of a jaxpr; returns the value numbers of its outputs."""
+    jaxpr, consts = (closed.jaxpr, closed.consts) if isinstance(closed, core.ClosedJaxpr) else (closed, ())
+    env: dict[core.Var, int] = dict(zip(jaxpr.invars, args))
+    for k, (var, _) in enumerate(zip(jaxpr.constvars, consts)):
+        env[var] = _add_source(b, "constant", var.aval, (*path, -1 - k), f"constant {k}", constant=True).results[0]
+
+    def read(atom: Any) -> int:
+        return LITERAL if isinstance(atom, core.Literal) else env[atom]
+
+    for position, eqn in enumerate(jaxpr.eqns):
+        handler = _REGIONS.get(eqn.primitive.name, _plain)
+        outs = handler(b, eqn, [read(v) for v in eqn.invars], (*path, position), trips)
+        env.update(zip(eqn.outvars, outs))
+    return [read(v) for v in jaxpr.outvars]
+
+
+def source_of(eqn: core.JaxprEqn) -> str:
+    """The user's file and line of an equation, ``file.py:12 (function)``."""
+    return source_info_util.summarize(eqn.source_info)
+
+
+def _plain(b: _Builder, eqn: core.JaxprEqn, args: list[int], path: Path, trips: float) -> list[int]:
+    """An ordinary operation, by its rule."""
+    operands = tuple(b.facts(n, v.aval) for n, v in zip(args, eqn.invars))
+    equation = Equation(eqn.primitive.name, eqn.params, operands, tuple(facts_of(v.aval) for v in eqn.outvars))
+    constant = False if eqn.effects else None
+    return b.add(equation, rule_of(equation), path, args, trips, source_of(eqn), constant=constant).results
+
+
+def _constraint(b: _Builder, eqn: core.JaxprEqn, args: list[int], path: Path, trips: float) -> list[int]:
+    """A `with_sharding_constraint` of the user's: kept, dimension by dimension."""
+    from autoshard.shardings import fixed_dims
+
+    facts = b.facts(args[0], eqn.invars[0].aval)
+    equation = Equation(eqn.primitive.name, eqn.params, (facts,), (facts,))
+    rule = replace(_identity_rule(1, facts, aliases=True), pinned=True)
+    fixed = fixed_dims(eqn.params["sharding"], len(facts.shape), eqn.params.get("unconstrained_dims", ()))
+    return b.add(equation, rule, path, args, trips, source_of(eqn), fixed=fixed, constant=False).results
+
+
+def _inline(parameter: str) -> Callable[..., list[int]]:
+    def inline(b: _Builder, eqn: core.JaxprEqn, args: list[int], path: Path, trips: float) -> list[int]:
+        return _walk(b, eqn.params[parameter], args, path, trips)
+
+    return inline
+
+
+def _enter(
+    b: _Builder, kind: str, number: int, aval: Any, path: Path, slot: int, inner_trips: float, outer_trips: float, source: str
+) -> _Draft:
+    """A boundary through which an outer value is used in a region under one sharding."""
+    facts = b.facts(number, aval)
+    equation = Equation(kind, {}, (facts,), (facts,))
+    name = _name(b, number)
+    return b.add(
+        equation, _identity_rule(1, facts, aliases=True), path, [number], inner_trips, source,
+        slot=slot, names=[name], operand_trips=[outer_trips],
+    )  # fmt: skip
+
+
+def _name(b: _Builder, number: int) -> str:
+    return "literal" if number == LITERAL else b.values[number].name
+
+
+def _remat(b: _Builder, eqn: core.JaxprEqn, args: list[int], path: Path, trips: float) -> list[int]:
+    source = source_of(eqn)
+    entered = [_enter(b, "remat_in", n, v.aval, path, k, trips, trips, source) for k, (n, v) in enumerate(zip(args, eqn.invars))]
+    return _walk(b, eqn.params["jaxpr"], [d.results[0] for d in entered], path, trips)
+
+
+def _scan(b: _Builder, eqn: core.JaxprEqn, args: list[int], path: Path, trips: float) -> list[int]:
+    p, source = eqn.params, source_of(eqn)
+    consts, carries = p["num_consts"], p["num_carry"]
+    inner = trips * p["length"]
+    body = p["jaxpr"].jaxpr
+    start = b.now
+    entered = [
+        _enter(b, "scan_const", n, eqn.invars[k].aval, path, k, inner, trips, source)
+        for k, n in enumerate(args[:consts])
+    ]
+    carried = [
+        _carry(b, "scan_carry", args[k], body.invars[k].aval, path, k, inner, trips, source)
+        for k in range(consts, consts + carries)
+    ]
+    scanned = [
+        _slice_in(b, args[k], eqn.invars[k].aval, body.invars[k].aval, path, k, inner, trips, source)
+        for k in range(consts + carries, len(args))
+    ]
+    inside = [d.results[0] for d in (*entered, *carried, *scanned)]
+    outs = _walk(b, p["jaxpr"], inside, path, inner)
+    for draft, out in zip(carried, outs[:carries]):
+        _close_carry(b, draft, out)
+    stacked = [
+        _stack_out(b, outs[k], body.outvars[k].aval, eqn.outvars[k].aval, path, k, inner, start, source)
+        for k in range(carries, len(outs))
+    ]
+    for draft in (*entered, *scanned):
+        draft.operand_until = [b.now - 1]
+    return [d.results[1] for d in carried] + [d.results[0] for d in stacked]
+
+
+def _carry(
+    b: _Builder, kind: str, init: int, aval: Any, path: Path, slot: int, inner: float, outer: float, source: str
+) -> _Draft:
+    facts = facts_of(aval)
+    equation = Equation(kind, {}, (facts, facts), (facts, facts))
+    rule = _identity_rule(2, facts, results=2)
+    return b.add(
+        equation, rule, path, [init, LITERAL], inner, source,
+        slot=slot, names=[_name(b, init)] * 2, constant=False, operand_trips=[outer, inner],
+    )  # fmt: skip
+
+
+def _close_carry(b: _Builder, draft: _Draft, out: int) -> None:
+    """The region has been walked: the value after an iteration is known, and the loop's result exists from here."""
+    draft.operands[1] = out
+    draft.operand_until[1] = draft.result_from[1] = b.now - 1
+
+
+def _slice_in(
+    b: _Builder, number: int, aval: Any, inner_aval: Any, path: Path, slot: int, inner: float, outer: float, source: str
+) -> _Draft:
+    stacked, one = b.facts(number, aval), facts_of(inner_aval)
+    rule = _identity_rule(1, one)
+    rule = replace(rule, operands=(((), *rule.operands[0]),), fusible=True)
+    equation = Equation("scan_xs", {}, (stacked,), (one,))
+    return b.add(
+        equation, rule, path, [number], inner, source, slot=slot, names=[_name(b, number)], operand_trips=[outer]
+    )
+
+
+def _stack_out(
+    b: _Builder, number: int, inner_aval: Any, aval: Any, path: Path, slot: int, inner: float, start: int, source: str
+) -> _Draft:
+    one, stacked = b.facts(number, inner_aval), facts_of(aval)
+    rule = _identity_rule(1, one)
+    dims: Dims = ((), *rule.results[0])
+    rule = replace(rule, results=(dims,))
+    equation = Equation("scan_ys", {}, (one,), (stacked,))
+    draft = b.add(equation, rule, path, [number], inner, source, slot=slot, names=[_name(b, number)], constant=False)
+    draft.result_from = [start]
+    return draft
+
+
+def _while(b: _Builder, eqn: core.JaxprEqn, args: list[int], path: Path, trips: float) -> list[int]:
+    p, source = eqn.params, source_of(eqn)
+    inner = trips * ASSUMED_WHILE_TRIPS
+    consts = p["cond_nconsts"] + p["body_nconsts"]
+    entered = [
+        _enter(b, "while_const", n, eqn.invars[k].aval, path, k, inner, trips, source)
+        for k, n in enumerate(args[:consts])
+    ]
+    body = p["body_jaxpr"].jaxpr
+    carried = [
+        _carry(b, "while_carry", n, body.invars[p["body_nconsts"] + k].aval, path, consts + k, inner, trips, source)
+        for k, n in enumerate(args[consts:])
+    ]
+    inside = [d.results[0] for d in carried]
+    cond_consts = [d.results[0] for d in entered[: p["cond_nconsts"]]]
+    body_consts = [d.results[0] for d in entered[p["cond_nconsts"] :]]
+    _walk(b, p["cond_jaxpr"], [*cond_consts, *inside], (*path, 0), inner)
+    outs = _walk(b, p["body_jaxpr"], [*body_consts, *inside], (*path, 1), inner)
+    for draft, out in zip(carried, outs):
+        _close_carry(b, draft, out)
+    for draft in entered:
+        draft.operand_until = [b.now - 1]
+    return [d.results[1] for d in carried]
+
+
+def _cond(b: _Builder, eqn: core.JaxprEqn, args: list[int], path: Path, trips: float) -> list[int]:
+    branches, source = eqn.params["branches"], source_of(eqn)
+    entered = [
+        _enter(b, "cond_in", n, eqn.invars[k + 1].aval, path, k, trips, trips, source) for k, n in enumerate(args[1:])
+    ]
+    inside = [d.results[0] for d in entered]
+    share = trips / len(branches)
+    outs = [_walk(b, branch, inside, (*path, k), share) for k, branch in enumerate(branches)]
+    for draft in entered:
+        draft.operand_until = [b.now - 1]
+    results = []
+    for k, var in enumerate(eqn.outvars):
+        facts = facts_of(var.aval)
+        alternatives = [out[k] for out in outs]
+        equation = Equation("cond_out", {}, (facts,) * len(alternatives), (facts,))
+        rule = _identity_rule(len(alternatives), facts)
+        draft = b.add(
+            equation, rule, path, alternatives, trips, source,
+            slot=k, constant=False, operand_trips=[share] * len(alternatives),
+        )  # fmt: skip
+        results.append(draft.results[0])
+    return results
+
+
+_REGIONS: dict[str, Callable[..., list[int]]] = {
+    "jit": _inline("jaxpr"),
+    "pjit": _inline("jaxpr"),
+    "closed_call": _inline("call_jaxpr"),
+    "core_call": _inline("call_jaxpr"),
+    "custom_jvp_call": _inline("call_jaxpr"),
+    "custom_vjp_call": _inline("call_jaxpr"),
+    "custom_vjp_call_jaxpr": _inline("call_jaxpr"),
+    "remat": _remat,
+    "remat2": _remat,
+    "checkpoint": _remat,
+    "scan": _scan,
+    "while": _while,
+    "cond": _cond,
+    "sharding_constraint": _constraint,
+}
