@@ -3,7 +3,6 @@
 import shutil
 import subprocess
 import sys
-import tarfile
 import tomllib
 import zipfile
 from pathlib import Path
@@ -26,6 +25,13 @@ def build(kind: str, source: Path, out: Path) -> Path:
     done = subprocess.run(command, cwd=source, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     return out / done.stdout.strip().splitlines()[-1]
+
+
+def unpack(sdist: Path, folder: Path) -> Path:
+    """The one folder that an sdist holds."""
+    shutil.unpack_archive(sdist, folder)
+    (source,) = folder.iterdir()
+    return source
 
 
 def members(wheel: Path) -> set[str]:
@@ -113,15 +119,11 @@ def test_wheel_works_from_a_folder_without_sources(wheel: Path, tmp_path: Path) 
 
 
 def test_sdist_holds_what_a_packager_needs(sdist: Path, tmp_path: Path) -> None:
-    with tarfile.open(sdist) as archive:
-        archive.extractall(tmp_path, filter="data")
-    source = next(tmp_path.iterdir())
+    source = unpack(sdist, tmp_path)
     for needed in ("LICENSE", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "tests/conftest.py", ".ci/run"):
         assert (source / needed).exists(), needed
 
 
 def test_sdist_and_repository_build_the_same_wheel(wheel: Path, sdist: Path, tmp_path: Path) -> None:
-    with tarfile.open(sdist) as archive:
-        archive.extractall(tmp_path / "source", filter="data")
-    source = next((tmp_path / "source").iterdir())
+    source = unpack(sdist, tmp_path / "source")
     assert members(build("wheel", source, tmp_path)) == members(wheel)
