@@ -110,6 +110,10 @@ class Lowered:
             return self._set(link.user).results[0]
         return self._set(link.user).operands[link.operand]
 
+    def copy_trips(self, value: int) -> float:
+        """How often the shared copy of a value is made per call."""
+        return _copy_trips(self.graph, value)
+
     def _set(self, op: int) -> StrategySet:
         strategies = self.sets[op]
         assert strategies is not None
@@ -250,7 +254,7 @@ class _Lowering:
         first = np.array([place[a] for a, _ in pairs], dtype=np.intp)
         second = np.array([place[b] for _, b in pairs], dtype=np.intp)
         seconds = _table(facts, specs, specs, self.mesh).seconds[first, second]
-        trips = self._copy_trips(value, op)
+        trips = _copy_trips(self.graph, value)
         node = self._node(f"{position}:{op.primitive} (copies)", seconds * trips)
         produced = np.array([place[spec] for spec in own.specs], dtype=np.intp)[own.first]
         self.edges.append(Edge(own.node, node, np.where(produced[:, None] == first[None, :], 0.0, np.inf)))
@@ -261,11 +265,6 @@ class _Lowering:
         sizes = np.where(first == second, 0.0, _shard_bytes(facts, specs, self.mesh)[second])
         self.usages.append(Usage(node, max(position, start), stop, sizes))
         return Supplier(node, specs, first, second)
-
-    def _copy_trips(self, value: int, op: Op) -> float:
-        """How often the shared copy is made: as often as its users ask for it."""
-        trips = [self.graph.ops[use.op].operand_trips[use.operand] for use in self.graph.uses(value)]
-        return max(trips, default=op.trips)
 
     def _add_uses(self, position: int, op: Op) -> None:
         if self.sets[position] is None:
@@ -324,6 +323,11 @@ class _Lowering:
         nbytes = np.where(take_second, held[supplier.second], held[supplier.first])[:, column.index]
         if nbytes.max() >= SMALLEST_COPY_FRACTION * self.budget:
             self.edge_usages.append(EdgeUsage(len(self.edges) - 1, link.user, link.until + 1, nbytes))
+
+
+def _copy_trips(graph: Graph, value: int) -> float:
+    """As often as its users ask for it."""
+    return max(graph.ops[use.op].operand_trips[use.operand] for use in graph.uses(value))
 
 
 def copy_bytes(table: ReshardTable, facts: TensorFacts, sources: Sequence[ShardingSpec], mesh: MeshModel) -> Floats:

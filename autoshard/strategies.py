@@ -22,7 +22,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from autoshard.costs import Cost, MeshModel, ShardingSpec, all_gather, all_reduce, compute_cost, reduce_scatter
+from autoshard.costs import ZERO_COST, Cost, MeshModel, ShardingSpec, all_gather, all_reduce, compute_cost, reduce_scatter
 from autoshard.rules.base import Combine, Dims, OpRule, TensorFacts
 
 Axes = tuple[str, ...]
@@ -266,7 +266,7 @@ def _end_reductions(
     reduced = {a: rule.factors[f].combine for f, group in enumerate(assignment) for a in group}
     reduced = {a: combine for a, combine in reduced.items() if combine is not Combine.PARALLEL}
     collectives: list[Collective] = []
-    total = Cost.zero()
+    total = ZERO_COST
     if not reduced:
         return collectives, total
     scale = mesh.wire_scale(results[0].dtype)

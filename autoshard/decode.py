@@ -1,0 +1,275 @@
+"""From the solver's choice to a plan's decisions, collectives and totals: the inverse of `autoshard.lower`."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from autoshard.costs import ReshardingPlan, ShardingSpec, plan_resharding
+from autoshard.graph import LITERAL, Op
+from autoshard.lower import OUTPUT, Link, Lowered, agreeing_specs, copy_bytes
+from autoshard.plan import Decision, Ending, Leaf, OpCost, PlannedCollective, Route, Totals
+from autoshard.strategies import Strategy
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """A choice, spelled out.
+
+    Attributes:
+        decisions: Per operation that is not constant.
+        arguments: Per flat argument.
+        results: Per flat result.
+        collectives: All communication.
+        costs: Per operation.
+        totals: Their sum, and the peak memory.
+    """
+
+    decisions: tuple[Decision, ...]
+    arguments: tuple[Leaf, ...]
+    results: tuple[Leaf, ...]
+    collectives: tuple[PlannedCollective, ...]
+    costs: tuple[OpCost, ...]
+    totals: Totals
+
+
+def decode(
+    lowered: Lowered,
+    choice: Sequence[int],
+    argument_names: Sequence[str],
+    output_names: Sequence[str],
+    donated: Sequence[bool],
+) -> Decoded:
+    """Spell out a choice.
+
+    Args:
+        lowered: The problem and its legend.
+        choice: The chosen strategy of each node.
+        argument_names: Names of the flat arguments.
+        output_names: Names of the flat results.
+        donated: Per flat argument, whether its memory is given away.
+
+    Returns:
+        Decisions, collectives and totals.
+    """
+    return _Decoder(lowered, tuple(choice)).run(argument_names, output_names, donated)
+
+
+@dataclass(slots=True)
+class _Decoder:
+    lowered: Lowered
+    choice: tuple[int, ...]
+    collectives: list[PlannedCollective] = field(default_factory=list)
+    memory: list[tuple[int, int, float]] = field(default_factory=list)
+
+    def run(self, argument_names: Sequence[str], output_names: Sequence[str], donated: Sequence[bool]) -> Decoded:
+        graph = self.lowered.graph
+        routes: dict[int, dict[int, Route]] = defaultdict(dict)
+        output_routes: dict[int, Route] = {}
+        sources: set[int] = set()
+        for link in self.lowered.links:
+            route = self._route(link)
+            if route is None:
+                continue
+            sources.add(link.value)
+            if link.operand == OUTPUT:
+                output_routes[link.output] = route
+            else:
+                routes[link.user][link.operand] = route
+        shared = {value: steps for value in self.lowered.suppliers if (steps := self._shared_steps(value))}
+        sources |= set(shared)
+        results = [self._result(k, name, output_routes) for k, name in enumerate(output_names)]
+        decisions, costs = [], []
+        for position, op in enumerate(graph.ops):
+            strategy = self._strategy(position)
+            if strategy is None:
+                continue
+            decisions.append(self._decision(op, strategy, routes[position], shared, sources))
+            costs.append(self._op_cost(op, strategy))
+        arguments = [self._argument(k, name, donated[k]) for k, name in enumerate(argument_names)]
+        totals = self._totals()
+        return Decoded(
+            tuple(decisions), tuple(arguments), tuple(results), tuple(self.collectives), tuple(costs), totals
+        )
+
+    def _strategy(self, position: int) -> Strategy | None:
+        strategies = self.lowered.sets[position]
+        if strategies is None:
+            return None
+        return strategies.strategies[self.choice[self.lowered.nodes[position]]]
+
+    def _held(self, value: int) -> tuple[ShardingSpec, ShardingSpec] | None:
+        """The spec that a value is produced in and that of its shared copy; None for constants."""
+        supplier = self.lowered.suppliers.get(value)
+        if supplier is None:
+            return None
+        i = self.choice[supplier.node]
+        return supplier.specs[supplier.first[i]], supplier.specs[supplier.second[i]]
+
+    def _resharding(self, value: int, source: ShardingSpec, target: ShardingSpec) -> ReshardingPlan:
+        facts = self.lowered.graph.values[value].facts
+        scale = self.lowered.mesh.wire_scale(facts.dtype)
+        return plan_resharding(source, target, facts.shape, facts.itemsize, self.lowered.mesh, wire_scale=scale)
+
+    def _move(self, value: int, move: ReshardingPlan, trips: float, user: Op | None) -> tuple[tuple[tuple[str, ...], ...], ...]:
+        """Record the collectives of a resharding; returns its constraints."""
+        graph = self.lowered.graph
+        producer = graph.values[value].producer[0]
+        source = (user.source if user else "") or graph.ops[producer].source
+        for step in move.steps:
+            if step.kind == "slice":
+                continue
+            self.collectives.append(
+                PlannedCollective(
+                    kind=step.kind, axes=step.axes, wire_bytes=step.wire_bytes, seconds=step.seconds, trips=trips,
+                    value=graph.values[value].name, source=source, role="resharding",
+                )
+            )  # fmt: skip
+        return tuple(spec.dims for spec in move.constraints)
+
+    def _route(self, link: Link) -> Route | None:
+        """The cheaper way from the value or its shared copy to what the use requires; None if they agree."""
+        held = self._held(link.value)
+        assert held is not None
+        column = self.lowered.targets(link)
+        target = column.specs[column.index[self.choice[self.lowered.nodes[link.user]]]]
+        user = self.lowered.graph.ops[link.user]
+        return self._way(link.value, held, target, link.trips, user, (link.user, link.until + 1))
+
+    def _way(
+        self,
+        value: int,
+        held: tuple[ShardingSpec, ShardingSpec],
+        target: ShardingSpec,
+        trips: float,
+        user: Op | None,
+        interval: tuple[int, int],
+    ) -> Route | None:
+        ways = [self._resharding(value, source, target) for source in held]
+        shared = ways[1].seconds < ways[0].seconds
+        way = ways[1] if shared else ways[0]
+        if not way.steps and not shared:
+            return None
+        if way.wire_bytes > 0:
+            facts = self.lowered.graph.values[value].facts
+            table = self.lowered.table(facts, [way.source], [target])
+            nbytes = copy_bytes(table, facts, [way.source], self.lowered.mesh)[0, 0]
+            self.memory.append((*interval, float(nbytes)))
+        return Route(shared=shared, steps=self._move(value, way, trips, user))
+
+    def _shared_steps(self, value: int) -> tuple[tuple[tuple[str, ...], ...], ...]:
+        """Constraints that make the shared copy of a value; empty if it has none."""
+        held = self._held(value)
+        assert held is not None
+        if held[0] == held[1]:
+            return ()
+        return self._move(value, self._resharding(value, *held), self.lowered.copy_trips(value), None)
+
+    def _decision(
+        self,
+        op: Op,
+        strategy: Strategy,
+        routes: dict[int, Route],
+        shared: Mapping[int, tuple[tuple[tuple[str, ...], ...], ...]],
+        sources: set[int],
+    ) -> Decision:
+        return Decision(
+            path=op.path,
+            slot=op.slot,
+            primitive=op.primitive,
+            operands=tuple(spec.dims for spec in strategy.operands),
+            results=tuple(spec.dims for spec in strategy.results),
+            routes=routes,
+            shared={k: shared[v] for k, v in enumerate(op.results) if v in shared},
+            pinned=tuple(op.rule.pinned or v in sources for v in op.results),
+            local=strategy.local,
+            endings=tuple(Ending(kind=c.kind, axes=c.axes, dimension=c.dimension) for c in strategy.collectives),
+        )
+
+    def _op_cost(self, op: Op, strategy: Strategy) -> OpCost:
+        for collective in strategy.collectives:
+            share = strategy.communication.seconds * collective.wire_bytes / max(strategy.communication.wire_bytes, 1e-30)
+            self.collectives.append(
+                PlannedCollective(
+                    kind=collective.kind, axes=collective.axes, wire_bytes=collective.wire_bytes, seconds=share,
+                    trips=op.trips, value=self._name(op), source=op.source, role="reduction",
+                )
+            )  # fmt: skip
+        return OpCost(
+            name=self._name(op), primitive=op.primitive, source=op.source,
+            spec=strategy.results[0].dims if strategy.results else (), trips=op.trips,
+            compute_seconds=strategy.compute.seconds * op.trips,
+            communication_seconds=strategy.communication.seconds * op.trips,
+        )  # fmt: skip
+
+    def _name(self, op: Op) -> str:
+        return self.lowered.graph.values[op.results[0]].name if op.results else op.primitive
+
+    def _leaf(self, value: int, name: str, spec: ShardingSpec, donated: bool, route: Route | None) -> Leaf:
+        facts = self.lowered.graph.values[value].facts
+        nbytes = float(spec.shard_bytes(facts.shape, facts.itemsize, self.lowered.mesh))
+        return Leaf(
+            name=name, shape=facts.shape, dtype=facts.dtype, spec=spec.dims, shard_bytes=nbytes, donated=donated,
+            route=route,
+        )  # fmt: skip
+
+    def _argument(self, k: int, name: str, donated: bool) -> Leaf:
+        value = self.lowered.graph.arguments[k]
+        held = self._held(value)
+        assert held is not None
+        return self._leaf(value, name, held[0], donated, None)
+
+    def _result(self, k: int, name: str, routes: Mapping[int, Route]) -> Leaf:
+        value = self.lowered.graph.outputs[k]
+        if value == LITERAL:
+            return Leaf(name=name, shape=(), dtype="literal", spec=(), shard_bytes=0.0)
+        held = self._held(value)
+        facts = self.lowered.graph.values[value].facts
+        if held is None:
+            fixed = self.lowered.fixed_outputs.get(k, ((),) * len(facts.shape))
+            return self._leaf(value, name, agreeing_specs(facts.shape, fixed, self.lowered.mesh)[0], False, None)
+        if k in self.lowered.fixed_outputs:
+            target = self._nearest(value, held, k)
+            end = (self.lowered.graph.end - 1, self.lowered.graph.end)
+            return self._leaf(value, name, target, False, self._way(value, held, target, 1.0, None, end))
+        route = routes.get(k)
+        if route is None:
+            return self._leaf(value, name, held[0], False, None)
+        final = ShardingSpec.of(*route.steps[-1]) if route.steps else held[1]
+        return self._leaf(value, name, final, False, route)
+
+    def _nearest(self, value: int, held: tuple[ShardingSpec, ShardingSpec], k: int) -> ShardingSpec:
+        """The cheapest spec that agrees with what the caller fixed for an output."""
+        shape = self.lowered.graph.values[value].facts.shape
+        targets = agreeing_specs(shape, self.lowered.fixed_outputs[k], self.lowered.mesh)
+        return min(targets, key=lambda t: min(self._resharding(value, source, t).seconds for source in held))
+
+    def _totals(self) -> Totals:
+        lowered = self.lowered
+        chosen = [(op, self._strategy(p)) for p, op in enumerate(lowered.graph.ops)]
+        compute = sum(s.compute.seconds * op.trips for op, s in chosen if s is not None)
+        flops = sum(s.compute.flops * op.trips for op, s in chosen if s is not None)
+        by_role = {role: sum(c.seconds * c.trips for c in self.collectives if c.role == role) for role in ("reduction", "resharding")}
+        return Totals(
+            compute_seconds=compute,
+            reduction_seconds=by_role["reduction"],
+            resharding_seconds=by_role["resharding"],
+            wire_bytes=sum(c.wire_bytes * c.trips for c in self.collectives),
+            peak_memory_bytes=self._peak(),
+            flops=flops,
+        )
+
+    def _peak(self) -> float:
+        """Largest sum over time of all storage, resharded copies and scratch."""
+        change = np.zeros(self.lowered.graph.end + 2)
+        for usage in self.lowered.problem.usages:
+            nbytes = usage.nbytes[self.choice[usage.node]]
+            change[usage.start] += nbytes
+            change[min(usage.stop, len(change) - 1)] -= nbytes
+        for start, stop, nbytes in self.memory:
+            change[start] += nbytes
+            change[min(stop, len(change) - 1)] -= nbytes
+        return float(np.cumsum(change).max(initial=0.0))

@@ -1,0 +1,313 @@
+"""A plan: the sharding of every value of a program, what it costs, and how sure the solver is of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path as FilePath
+from typing import Any, Literal
+
+import pydantic
+from jax.sharding import AbstractMesh, Mesh
+
+from autoshard.costs import MeshModel, ShardingSpec
+from autoshard.errors import PlanMismatchError
+from autoshard.shardings import named_shardings
+
+SpecDims = tuple[tuple[str, ...], ...]
+"""A sharding as plain data: per tensor dimension the mesh axes, major first."""
+
+PLAN_VERSION = 1
+
+
+class Model(pydantic.BaseModel):
+    """Frozen, strict, and closed: an unknown field is an error with its path."""
+
+    model_config = pydantic.ConfigDict(frozen=True, strict=True, extra="forbid")
+
+
+class PlannedCollective(Model):
+    """One collective that the plan runs.
+
+    Attributes:
+        kind: ``all-gather``, ``all-reduce``, ``reduce-scatter``, ``all-to-all`` or ``permute``.
+        axes: Mesh axes it runs over.
+        wire_bytes: Bytes sent per device and execution.
+        seconds: Time of one execution.
+        trips: Executions per call.
+        value: Name of the value that is moved or reduced.
+        source: The user's file and line.
+        role: ``reduction`` (the end of partial sums) or ``resharding``.
+    """
+
+    kind: str
+    axes: tuple[str, ...]
+    wire_bytes: float
+    seconds: float
+    trips: float
+    value: str
+    source: str
+    role: Literal["reduction", "resharding"]
+
+
+class Route(Model):
+    """How an operand gets from the sharding it is held in to the one required.
+
+    Attributes:
+        shared: It starts from the value's shared copy rather than from the value itself.
+        steps: The shardings to constrain it to, one after the other.
+    """
+
+    shared: bool
+    steps: tuple[SpecDims, ...]
+
+
+class Ending(Model):
+    """One collective that ends an operation's partial sums; ``dimension`` is where a reduce-scatter splits, else -1."""
+
+    kind: str
+    axes: tuple[str, ...]
+    dimension: int
+
+
+class Decision(Model):
+    """What was chosen for one operation or boundary of a region.
+
+    Attributes:
+        path: Where its equation stands in the program.
+        slot: Which boundary of a region it is.
+        primitive: Its primitive or boundary kind.
+        operands: Required sharding of each operand.
+        results: Sharding of each result.
+        routes: Operand number to the way it is resharded, where it is.
+        shared: Result number to the steps that make its shared copy, where there is one.
+        pinned: Per result, whether XLA is told its sharding.
+        local: It runs as a per-shard region.
+        endings: Collectives that end its partial sums.
+    """
+
+    path: tuple[int, ...]
+    slot: int
+    primitive: str
+    operands: tuple[SpecDims, ...]
+    results: tuple[SpecDims, ...]
+    routes: dict[int, Route]
+    shared: dict[int, tuple[SpecDims, ...]]
+    pinned: tuple[bool, ...]
+    local: bool
+    endings: tuple[Ending, ...]
+
+
+class Leaf(Model):
+    """Sharding of one flat argument or result.
+
+    Attributes:
+        name: Its path, such as ``params['w']``.
+        shape: Shape of the whole array.
+        dtype: Element type.
+        spec: Its sharding.
+        shard_bytes: Bytes on each device.
+        donated: For arguments, whether its memory is given away.
+        route: For results, the steps from where it is produced.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    spec: SpecDims
+    shard_bytes: float
+    donated: bool = False
+    route: Route | None = None
+
+
+class Totals(Model):
+    """Cost of one call, per device.
+
+    Attributes:
+        compute_seconds: Arithmetic and memory traffic.
+        reduction_seconds: Collectives that end partial sums.
+        resharding_seconds: Collectives that move values between shardings.
+        wire_bytes: Bytes sent.
+        peak_memory_bytes: Largest sum of live arguments, temporaries and results.
+        flops: Floating-point operations.
+    """
+
+    compute_seconds: float
+    reduction_seconds: float
+    resharding_seconds: float
+    wire_bytes: float
+    peak_memory_bytes: float
+    flops: float
+
+    @property
+    def communication_seconds(self) -> float:
+        """All collectives."""
+        return self.reduction_seconds + self.resharding_seconds
+
+    @property
+    def step_seconds(self) -> float:
+        """The plain sum: no overlap of compute and communication is assumed."""
+        return self.compute_seconds + self.communication_seconds
+
+
+class SolverSummary(Model):
+    """How the plan was found.
+
+    Attributes:
+        status: ``optimal``, ``feasible`` or ``replicated`` (the fallback of ``on_failure="replicate"``).
+        cost_seconds: Objective of the plan.
+        bound_seconds: No plan in this space costs less.
+        gap: Their relative distance.
+        seconds: Wall time per phase of planning.
+        message: What the solver has to say.
+    """
+
+    status: str
+    cost_seconds: float
+    bound_seconds: float
+    gap: float
+    seconds: dict[str, float]
+    message: str = ""
+
+
+class OpCost(Model):
+    """What one operation costs per call, for the report."""
+
+    name: str
+    primitive: str
+    source: str
+    spec: SpecDims
+    trips: float
+    compute_seconds: float
+    communication_seconds: float
+
+
+class Plan(Model):
+    """The sharding of every value of a program on a mesh.
+
+    Made by ``autoshard(fn, mesh).plan(*args)``. Equal programs, meshes and options give equal plans.
+
+    Attributes:
+        version: Version of this format.
+        function: Name of the planned function.
+        fingerprint: Hash of the traced program, the mesh's axes and the donated arguments.
+        mesh: The mesh model that prices were taken from.
+        memory_budget_bytes: Limit per device that the plan was made under; None for none.
+        arguments: Sharding of every flat argument.
+        results: Sharding of every flat result.
+        decisions: What was chosen for every operation.
+        collectives: All communication that the plan expects.
+        costs: Costs per operation.
+        predicted: Totals per device and call.
+        solver: How the plan was found.
+        unruled: Operations that run replicated because their primitive has no rule, with the user's line.
+        notes: Assumptions that the prediction rests on.
+    """
+
+    version: int
+    function: str
+    fingerprint: str
+    mesh: MeshModel
+    memory_budget_bytes: float | None
+    arguments: tuple[Leaf, ...]
+    results: tuple[Leaf, ...]
+    decisions: tuple[Decision, ...]
+    collectives: tuple[PlannedCollective, ...]
+    costs: tuple[OpCost, ...]
+    predicted: Totals
+    solver: SolverSummary
+    unruled: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    _binding: Binding | None = pydantic.PrivateAttr(default=None)
+
+    @property
+    def in_shardings(self) -> Any:
+        """NamedShardings of the arguments, in the tree of ``(args, kwargs)``'s positional part.
+
+        For a function called with positional arguments only it is the tuple that `jax.jit` takes as ``in_shardings``.
+        """
+        binding = self._bound()
+        args, kwargs = named_shardings(binding.mesh, [spec_of(leaf.spec) for leaf in self.arguments], binding.in_tree)
+        return (args, kwargs) if kwargs else args
+
+    @property
+    def out_shardings(self) -> Any:
+        """NamedShardings of the results, in the tree that the function returns."""
+        binding = self._bound()
+        return named_shardings(binding.mesh, [spec_of(leaf.spec) for leaf in self.results], binding.out_tree)
+
+    def report(self, *, width: int | None = None, baselines: bool = True) -> str:
+        """What the plan costs and why, as text.
+
+        Args:
+            width: Columns of the text; the terminal's if None.
+            baselines: Price "replicated" and "data parallel" beside the plan (solves two more, smaller problems).
+
+        Returns:
+            The report.
+        """
+        from autoshard.render import render_text
+        from autoshard.report import build_report
+
+        return render_text(build_report(self, baselines=self._baselines() if baselines else {}), width=width)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the plan as JSON."""
+        FilePath(path).write_text(self.model_dump_json(), encoding="utf-8")
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> Plan:
+        """Read a plan that `save` wrote.
+
+        Raises:
+            PlanMismatchError: The file is damaged, or of another version of the format.
+        """
+        try:
+            plan = Plan.model_validate_json(FilePath(path).read_text(encoding="utf-8"))
+        except (pydantic.ValidationError, UnicodeDecodeError) as error:
+            raise PlanMismatchError(f"{os.fspath(path)} is not a plan that this version can read: {error}") from error
+        if plan.version != PLAN_VERSION:
+            raise PlanMismatchError(
+                f"{os.fspath(path)} has plan format {plan.version}, this version reads {PLAN_VERSION}: plan again"
+            )
+        return plan
+
+    def bind(self, binding: Binding) -> Plan:
+        """Attach the JAX mesh and trees, which are not part of the saved plan."""
+        self._binding = binding
+        return self
+
+    def _bound(self) -> Binding:
+        if self._binding is None:
+            raise PlanMismatchError(
+                "a loaded plan knows no devices: give it to autoshard(fn, mesh, plan=...) and call .plan(*args)"
+            )
+        return self._binding
+
+    def _baselines(self) -> dict[str, Totals]:
+        return self._binding.baselines() if self._binding is not None else {}
+
+
+class Binding:
+    """What ties a plan to a process: the JAX mesh, the trees of arguments and results, and how to price baselines."""
+
+    def __init__(
+        self, mesh: Mesh | AbstractMesh, in_tree: Any, out_tree: Any, price_baselines: Callable[[], dict[str, Totals]]
+    ) -> None:
+        self.mesh = mesh
+        self.in_tree = in_tree
+        self.out_tree = out_tree
+        self._price = price_baselines
+        self._priced: dict[str, Totals] | None = None
+
+    def baselines(self) -> dict[str, Totals]:
+        """Totals of the baselines by name, priced once."""
+        if self._priced is None:
+            self._priced = self._price()
+        return self._priced
+
+
+def spec_of(dims: SpecDims) -> ShardingSpec:
+    """The spec of plain data."""
+    return ShardingSpec.of(*dims)
