@@ -98,7 +98,8 @@ def attention(x: jax.Array, layer: State) -> jax.Array:
 def block(x: jax.Array, layer: State) -> jax.Array:
     layer = jax.tree.map(lambda weight: weight.astype(x.dtype), layer)
     x = x + attention(rms_norm(x, layer["attention_gain"]), layer)
-    return x + jax.nn.gelu(rms_norm(x, layer["feedforward_gain"]) @ layer["up"]) @ layer["down"]
+    hidden = jax.nn.gelu(jnp.dot(rms_norm(x, layer["feedforward_gain"]), layer["up"]))
+    return x + jnp.dot(hidden, layer["down"])
 
 
 def next_token_loss(config: Config, params: State, tokens: jax.Array) -> jax.Array:
