@@ -1,1 +1,29 @@
-"""Shard a plain JAX function over a device mesh, as well as a cost model and an ILP can."""
+"""Shard a plain JAX function over a device mesh, as well as a cost model and an integer program can.
+
+``autoshard(fn, mesh)`` returns the same function, sharded. `autoshard.costs` prices meshes, collectives and
+reshardings; `autoshard.solver` chooses one strategy per node. Neither needs JAX, so nothing here is imported before it
+is used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from autoshard.api import autoshard as autoshard
+    from autoshard.plan import Plan as Plan
+
+_HOMES = {"Plan": "autoshard.plan", "autoshard": "autoshard.api"}
+
+__all__ = ["Plan", "autoshard"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'autoshard' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -31,6 +31,8 @@ class Program:
         out_info: Tree of abstract results.
         argument_names: Path of every flat argument, such as ``params['w']``.
         output_names: Path of every flat result.
+        argument_keys: Path of every flat argument below the parameter that it belongs to, such as ``['w']``.
+        output_keys: Path of every flat result, whole and below its first key.
         donated: Per flat argument, whether its buffer is given away.
         name: The function's name.
     """
@@ -40,6 +42,8 @@ class Program:
     out_info: Any
     argument_names: tuple[str, ...]
     output_names: tuple[str, ...]
+    argument_keys: tuple[str, ...]
+    output_keys: tuple[tuple[str, str], ...]
     donated: tuple[bool, ...]
     name: str
 
@@ -79,13 +83,22 @@ def trace(
     traced = jax.jit(fn, **options).trace(*args, **kwargs)
     leaves = jax.tree_util.tree_leaves_with_path(traced.args_info)
     names = tuple(_argument_name(path, signature_names) for path, _ in leaves)
-    outputs = tuple(
-        "result" + jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(traced.out_info)
-    )
+    out_paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(traced.out_info)]
+    keystr = jax.tree_util.keystr
     donated = tuple(bool(info.donated) for _, info in leaves)
     if len(names) != len(traced.jaxpr.jaxpr.invars):
         raise InputError(f"{traced.fun_name}: its {len(names)} array arguments trace to another number of inputs")
-    return Program(traced.jaxpr, traced.args_info, traced.out_info, names, outputs, donated, traced.fun_name)
+    return Program(
+        jaxpr=traced.jaxpr,
+        args_info=traced.args_info,
+        out_info=traced.out_info,
+        argument_names=names,
+        output_names=tuple("result" + keystr(path) for path in out_paths),
+        argument_keys=tuple(keystr(path[2:]) for path, _ in leaves),
+        output_keys=tuple((keystr(path), keystr(path[1:])) for path in out_paths),
+        donated=donated,
+        name=traced.fun_name,
+    )
 
 
 def _argument_name(path: Sequence[Any], signature_names: Sequence[str]) -> str:

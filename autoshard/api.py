@@ -1,0 +1,399 @@
+"""`autoshard`, the public function, and the callable that it returns."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic, ParamSpec, TypeVar, overload
+
+import jax
+from jax.sharding import AbstractMesh, Mesh
+
+from autoshard.arguments import Options, flat_fixed, parse_bytes
+from autoshard.costs import MeshModel
+from autoshard.emit import emit
+from autoshard.errors import InputError, PlanMismatchError
+from autoshard.hardware import mesh_model
+from autoshard.plan import Binding, Plan
+from autoshard.planner import PlanningOptions, fed_back, fingerprint, make_plan, price_baselines
+from autoshard.progress import show_progress
+from autoshard.shardings import has_explicit_axes, planning_mesh
+from autoshard.trace import Program, abstract, trace
+
+logger = logging.getLogger("autoshard")
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@overload
+def autoshard(fn: Callable[P, R], mesh: Mesh | AbstractMesh | None = None, **options: Any) -> Autosharded[P, R]: ...
+
+
+@overload
+def autoshard(
+    fn: None = None, mesh: Mesh | AbstractMesh | None = None, **options: Any
+) -> Callable[[Callable[P, R]], Autosharded[P, R]]: ...
+
+
+def autoshard(
+    fn: Callable[P, R] | None = None,
+    mesh: Mesh | AbstractMesh | None = None,
+    *,
+    in_shardings: Any = None,
+    out_shardings: Any = None,
+    static_argnums: int | Sequence[int] | None = None,
+    static_argnames: str | Iterable[str] | None = None,
+    donate_argnums: int | Sequence[int] | None = None,
+    donate_argnames: str | Iterable[str] | None = None,
+    memory_budget: float | str | None = None,
+    hardware: str | MeshModel | None = None,
+    time_limit_s: float = 60.0,
+    on_failure: str = "raise",
+    strict: bool = False,
+    plan: Plan | str | os.PathLike[str] | None = None,
+) -> Autosharded[P, R] | Callable[[Callable[P, R]], Autosharded[P, R]]:
+    """Shard a function over a mesh as well as a cost model and an integer program can.
+
+    The function is traced and planned on its first call (or by ``.plan``), then runs at the speed of `jax.jit`.
+
+    Args:
+        fn: A function of pytrees of arrays. Left out, a decorator is returned: ``@autoshard(mesh=mesh)``.
+        mesh: The devices: a `Mesh` (Auto or Explicit axes), or an `AbstractMesh` to plan without devices. Left out,
+            the mesh of `jax.set_mesh` is used.
+        in_shardings: As of `jax.jit`: a prefix tree of PartitionSpecs or NamedShardings over the positional arguments.
+            ``None`` leaves, and dimensions that are ``PartitionSpec.UNCONSTRAINED``, are free.
+        out_shardings: The same for the results.
+        static_argnums: As of `jax.jit`.
+        static_argnames: As of `jax.jit`.
+        donate_argnums: As of `jax.jit`. Donated arguments that come back as results share their memory.
+        donate_argnames: As of `jax.jit`.
+        memory_budget: Bytes per device, or a string such as ``"1.5GiB"``. By default what the hardware has.
+        hardware: Name of a preset (``"tpu-v5e"``), a `MeshModel`, or None to follow the devices' kind.
+        time_limit_s: Time for the solver; when it runs out the best plan so far is taken.
+        on_failure: ``"raise"``, or ``"replicate"`` to run unsharded when no plan is found.
+        strict: Raise for primitives without a sharding rule rather than run them replicated.
+        plan: A plan made before, or the path of a saved one.
+
+    Returns:
+        A callable with the signature of ``fn`` and the methods of `Autosharded`.
+
+    Raises:
+        InputError: ``fn`` is not callable, or an option is wrong; subclasses say which.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from autoshard import autoshard
+        >>> mesh = jax.make_mesh((4, 2), ("x", "y"))
+        >>> step = autoshard(lambda w, x: jnp.tanh(x @ w).sum(), mesh)
+        >>> plan = step.plan(jax.ShapeDtypeStruct((64, 64), "float32"), jax.ShapeDtypeStruct((512, 64), "float32"))
+        >>> plan.solver.status
+        'optimal'
+    """
+    options = Options.checked(
+        in_shardings=in_shardings,
+        out_shardings=out_shardings,
+        static_argnums=static_argnums,
+        static_argnames=static_argnames,
+        donate_argnums=donate_argnums,
+        donate_argnames=donate_argnames,
+        memory_budget=None if memory_budget is None else parse_bytes(memory_budget),
+        hardware=hardware,
+        time_limit_s=time_limit_s,
+        on_failure=on_failure,
+        strict=strict,
+        plan=plan,
+    )
+    if fn is None:
+        return lambda function: Autosharded(function, mesh, options)
+    return Autosharded(fn, mesh, options)
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """A program planned for one abstract signature, ready to run."""
+
+    plan: Plan
+    run: Any
+
+
+class _NewSignature(Exception):
+    """Raised while jit traces: the arguments are not those that the compiled function was planned for."""
+
+
+class Autosharded(Generic[P, R]):
+    """A function that plans its shardings on the first call; made by `autoshard`.
+
+    Attributes:
+        mesh: The mesh it was given; None if the mesh of `jax.set_mesh` is to be used.
+    """
+
+    def __init__(self, fn: Callable[P, R], mesh: Mesh | AbstractMesh | None, options: Options) -> None:
+        if not callable(fn):
+            raise InputError(f"autoshard needs a function as its first argument, not {type(fn).__name__}")
+        self.mesh = mesh
+        if mesh is not None:
+            planning_mesh(mesh)
+        self._fn = fn
+        self._options = options
+        self._plans: dict[Any, _Planned] = {}
+        self._last: Any = None
+        self._lock = threading.RLock()
+        functools.update_wrapper(self, fn)
+        self._signature = _signature(fn)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run the planned function; plan it first if these argument shapes are new."""
+        if self._last is not None and not kwargs:
+            try:
+                return self._last(*args)
+            except _NewSignature:
+                pass
+            except ValueError as error:
+                if not _is_misplaced(error):
+                    raise
+        return self._call_slowly(args, kwargs)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """As a method: bound to its instance, which is the first argument."""
+        return self if instance is None else functools.partial(self, instance)
+
+    def plan(self, *args: P.args, **kwargs: P.kwargs) -> Plan:
+        """The plan for these arguments: arrays or `jax.ShapeDtypeStruct`; nothing is run."""
+        return self._planned(args, kwargs)[0].plan
+
+    def lower(self, *args: P.args, **kwargs: P.kwargs) -> jax.stages.Lowered:
+        """Lower the planned function for these arguments, as `jax.jit` does."""
+        planned, dynamic = self._planned(args, kwargs)
+        return planned.run.lower(*jax.tree.map(abstract, dynamic))
+
+    def trace(self, *args: P.args, **kwargs: P.kwargs) -> jax.stages.Traced:
+        """Trace the planned function for these arguments, as `jax.jit` does."""
+        planned, dynamic = self._planned(args, kwargs)
+        return planned.run.trace(*jax.tree.map(abstract, dynamic))
+
+    def clear_cache(self) -> None:
+        """Forget all plans and compiled functions."""
+        with self._lock:
+            self._plans.clear()
+            self._last = None
+
+    def _call_slowly(self, args: Any, kwargs: Any) -> Any:
+        planned, dynamic = self._planned(args, kwargs)
+        if not kwargs and len(dynamic) == len(args):
+            self._last = planned.run
+        try:
+            return planned.run(*dynamic)
+        except ValueError as error:
+            if not _is_misplaced(error):
+                raise
+        return planned.run(*jax.device_put(dynamic, planned.plan.in_shardings))
+
+    def _mesh(self) -> Mesh | AbstractMesh:
+        if self.mesh is not None:
+            return self.mesh
+        mesh = jax.sharding.get_mesh()
+        if mesh.empty:
+            raise InputError("autoshard has no mesh: pass mesh=, or call the function inside jax.set_mesh(mesh)")
+        return mesh
+
+    def _planned(self, args: Any, kwargs: Any) -> tuple[_Planned, tuple[Any, ...]]:
+        args, kwargs = self._signature.positional(args, kwargs)
+        static = self._signature.static_positions(self._options)
+        dynamic = tuple(a for i, a in enumerate(args) if i not in static)
+        if kwargs:
+            dynamic = (*dynamic, kwargs)
+        mesh = self._mesh()
+        key = (mesh, tuple((i, args[i]) for i in sorted(static) if i < len(args)), _abstract_key(dynamic))
+        with self._lock:
+            if key not in self._plans:
+                self._plans[key] = self._make(args, kwargs, dynamic, mesh)
+                self._warn_if_many()
+            return self._plans[key], dynamic
+
+    def _warn_if_many(self) -> None:
+        count = len(self._plans)
+        if count in (4, 16, 64):
+            logger.warning(
+                "%s has been planned for %d different signatures; pad batches to one shape, or pass static arguments "
+                "that change rarely",
+                self.__name__, count,
+            )  # fmt: skip
+
+    def _make(self, args: Any, kwargs: Any, dynamic: tuple[Any, ...], mesh: Mesh | AbstractMesh) -> _Planned:
+        options = self._options
+        shapes_args, shapes_kwargs = _abstract_arguments(args, kwargs, self._signature.static_positions(options))
+        program = trace(
+            self._fn, shapes_args, shapes_kwargs, signature_names=self._signature.names,
+            jit_options=self._signature.jit_options(options),
+        )  # fmt: skip
+        planning = self._planning_options(program, mesh)
+        plan = self._given_plan(program, planning) or self._search(program, planning)
+        in_tree = jax.tree.structure((dynamic[: len(dynamic) - bool(kwargs)], kwargs))
+        out_tree = jax.tree.structure(program.out_info)
+        plan.bind(Binding(mesh, in_tree, out_tree, lambda: price_baselines(program, planning)))
+        logger.info("%s", _summary(plan))
+        return _Planned(plan, _jitted(plan, program, mesh, dynamic, out_tree))
+
+    def _planning_options(self, program: Program, mesh: Mesh | AbstractMesh) -> PlanningOptions:
+        options = self._options
+        model = mesh_model(mesh, options.hardware)
+        budget = options.memory_budget
+        ties = fed_back(program)
+        outputs = flat_fixed(options.out_shardings, program.out_info, program.output_names, mesh, "out_shardings")
+        return PlanningOptions(
+            mesh=model,
+            budget_bytes=float(model.device.usable_memory_bytes if budget is None else budget),
+            fixed_arguments=flat_fixed(
+                options.in_shardings, program.args_info[0], program.argument_names, mesh, "in_shardings"
+            ),
+            fixed_outputs=outputs,
+            ties={out: argument for out, argument in ties.items() if out not in outputs},
+            time_limit_s=options.time_limit_s,
+            on_failure=options.on_failure,
+            strict=options.strict,
+        )
+
+    def _search(self, program: Program, planning: PlanningOptions) -> Plan:
+        with show_progress(program.name) as on_progress:
+            return make_plan(program, replace(planning, on_progress=on_progress))
+
+    def _given_plan(self, program: Program, planning: PlanningOptions) -> Plan | None:
+        given = self._options.plan
+        if given is None:
+            return None
+        plan = given if isinstance(given, Plan) else Plan.load(given)
+        expected = fingerprint(program, planning.mesh)
+        if plan.fingerprint != expected:
+            raise PlanMismatchError(_what_differs(plan, program, planning))
+        return plan.model_copy()
+
+
+def _what_differs(plan: Plan, program: Program, planning: PlanningOptions) -> str:
+    """Why a plan is not for this program."""
+    wanted = dict(planning.mesh.sizes)
+    if dict(plan.mesh.sizes) != wanted:
+        return f"the plan of {plan.function!r} is for a mesh {dict(plan.mesh.sizes)}, this one is {wanted}: plan again"
+    names = tuple(leaf.name for leaf in plan.arguments)
+    if names != program.argument_names:
+        return f"the plan of {plan.function!r} has other arguments than {program.name!r}: plan again"
+    return (
+        f"the plan of {plan.function!r} was made for another program than this {program.name!r} (its code, argument "
+        "shapes, donation or the version of JAX have changed): plan again"
+    )
+
+
+def _jitted(plan: Plan, program: Program, mesh: Mesh | AbstractMesh, dynamic: tuple[Any, ...], out_tree: Any) -> Any:
+    """The planned function over the dynamic arguments, jitted with the plan's shardings."""
+    inner = planning_mesh(mesh)
+    flat = emit(plan, program.jaxpr, inner)
+    expected = _abstract_key(dynamic)
+    shardings = plan.in_shardings
+    if isinstance(shardings, tuple) and len(shardings) == 2 and isinstance(shardings[1], dict) and shardings[1]:
+        shardings = (*shardings[0], shardings[1])
+    out_shardings = plan.out_shardings
+
+    def on_tree(*arguments: Any) -> Any:
+        return jax.tree.unflatten(out_tree, flat(*jax.tree.leaves(arguments)))
+
+    body: Callable[..., Any] = on_tree
+    if has_explicit_axes(mesh):
+        body = jax.sharding.auto_axes(on_tree, axes=mesh.axis_names, out_sharding=out_shardings)
+
+    def checked(*arguments: Any) -> Any:
+        if _abstract_key(arguments) != expected:
+            raise _NewSignature
+        return body(*arguments)
+
+    functools.update_wrapper(checked, flat)
+    donated = _donated_positions(plan, dynamic)
+    return jax.jit(checked, in_shardings=shardings, out_shardings=out_shardings, donate_argnums=donated)
+
+
+def _donated_positions(plan: Plan, dynamic: tuple[Any, ...]) -> tuple[int, ...]:
+    """Which dynamic arguments are donated: those whose leaves all are."""
+    positions, start = [], 0
+    for position, argument in enumerate(dynamic):
+        stop = start + len(jax.tree.leaves(argument))
+        if stop > start and all(leaf.donated for leaf in plan.arguments[start:stop]):
+            positions.append(position)
+        start = stop
+    return tuple(positions)
+
+
+def _abstract_key(tree: Any) -> Any:
+    """Structure, shapes, types and weakness of all leaves: what a plan is made for."""
+    leaves, structure = jax.tree.flatten(tree)
+    return structure, tuple(_leaf_key(leaf) for leaf in leaves)
+
+
+def _leaf_key(leaf: Any) -> Any:
+    aval = leaf if isinstance(leaf, jax.ShapeDtypeStruct) else jax.typeof(leaf)
+    return aval.shape, str(jax.dtypes.canonicalize_dtype(aval.dtype, allow_extended_dtype=True)), bool(aval.weak_type)
+
+
+def _abstract_arguments(args: Any, kwargs: Any, static: frozenset[int]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    shapes = tuple(a if i in static else jax.tree.map(abstract, a) for i, a in enumerate(args))
+    return shapes, {k: jax.tree.map(abstract, v) for k, v in kwargs.items()}
+
+
+def _is_misplaced(error: ValueError) -> bool:
+    """Whether jit refuses an argument because it lives elsewhere than planned."""
+    text = str(error)
+    return "Received incompatible devices" in text or "does not match the sharding" in text or "incompatible shardings" in text
+
+
+def _summary(plan: Plan) -> str:
+    predicted, solver = plan.predicted, plan.solver
+    return (
+        f"{plan.function}: planned in {sum(solver.seconds.values()):.1f} s ({solver.status}, gap {solver.gap:.2%}), "
+        f"{predicted.step_seconds * 1e3:.3g} ms a call, {predicted.wire_bytes / 2**20:,.1f} MiB on the wire, peak "
+        f"{predicted.peak_memory_bytes / 2**30:.3g} GiB per device"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Signature:
+    """How keyword arguments map to positions."""
+
+    parameters: inspect.Signature | None
+    names: tuple[str, ...]
+
+    def positional(self, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Keyword arguments bound to positions as far as the signature has them."""
+        if self.parameters is None or not kwargs:
+            return tuple(args), dict(kwargs)
+        bound = self.parameters.bind(*args, **kwargs)
+        return bound.args, bound.kwargs
+
+    def jit_options(self, options: Options) -> dict[str, Any]:
+        """The same options for `jax.jit`, given that what can be positional is."""
+        donated = {n if n >= 0 else len(self.names) + n for n in options.donate_argnums}
+        donated |= {self.names.index(n) for n in options.donate_argnames if n in self.names}
+        return {
+            "static_argnums": tuple(sorted(self.static_positions(options))),
+            "static_argnames": tuple(n for n in options.static_argnames if n not in self.names),
+            "donate_argnums": tuple(sorted(donated)),
+            "donate_argnames": tuple(n for n in options.donate_argnames if n not in self.names),
+        }
+
+    def static_positions(self, options: Options) -> frozenset[int]:
+        """Positions of static arguments, named ones included."""
+        count = len(self.names)
+        numbers = {n if n >= 0 else count + n for n in options.static_argnums}
+        return frozenset(numbers | {self.names.index(n) for n in options.static_argnames if n in self.names})
+
+
+def _signature(fn: Callable[..., Any]) -> _Signature:
+    try:
+        parameters = inspect.signature(fn)
+    except (TypeError, ValueError):
+        return _Signature(None, ())
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    names = tuple(name for name, p in parameters.parameters.items() if p.kind in positional)
+    return _Signature(parameters, names)

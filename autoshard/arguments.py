@@ -1,0 +1,158 @@
+"""The caller's options and shardings, checked and brought to one form."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+import jax
+import pydantic
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, Sharding
+
+from autoshard.costs import MeshModel
+from autoshard.errors import OptionError, SpecError, raise_all
+from autoshard.plan import Plan
+from autoshard.shardings import Fixed, fixed_dims
+
+_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
+_UNITS |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
+
+
+def parse_bytes(amount: float | str) -> float:
+    """Bytes of a number or of a string such as ``"1.5GiB"`` or ``"800 MB"``.
+
+    Raises:
+        OptionError: It is neither, or not positive.
+
+    Example:
+        >>> parse_bytes("1.5 GiB")
+        1610612736.0
+    """
+    if isinstance(amount, str):
+        match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:e[0-9]+)?)\s*([kmgt]?i?b?)\s*", amount.lower())
+        if match is None or match[2] not in _UNITS:
+            raise OptionError(f"memory_budget={amount!r} is not an amount of memory; write bytes, or '1.5GiB'")
+        return parse_bytes(float(match[1]) * _UNITS[match[2]])
+    if isinstance(amount, bool) or not isinstance(amount, int | float) or not 0 < amount < float("inf"):
+        raise OptionError(f"memory_budget={amount!r} must be a positive number of bytes per device, or '1.5GiB'")
+    return float(amount)
+
+
+class Options(pydantic.BaseModel):
+    """What the caller of `autoshard` asked for, besides function and mesh; see there."""
+
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+    in_shardings: Any = None
+    out_shardings: Any = None
+    static_argnums: tuple[int, ...] = ()
+    static_argnames: tuple[str, ...] = ()
+    donate_argnums: tuple[int, ...] = ()
+    donate_argnames: tuple[str, ...] = ()
+    memory_budget: float | None = None
+    hardware: str | MeshModel | None = None
+    time_limit_s: float = pydantic.Field(default=60.0, gt=0)
+    on_failure: Literal["raise", "replicate"] = "raise"
+    strict: bool = False
+    plan: Plan | str | os.PathLike[str] | None = None
+
+    @pydantic.field_validator("static_argnums", "donate_argnums", mode="before")
+    @classmethod
+    def _numbers(cls, value: Any) -> tuple[int, ...]:
+        return () if value is None else (value,) if isinstance(value, int) else tuple(value)
+
+    @pydantic.field_validator("static_argnames", "donate_argnames", mode="before")
+    @classmethod
+    def _names(cls, value: Any) -> tuple[str, ...]:
+        return () if value is None else (value,) if isinstance(value, str) else tuple(value)
+
+    @classmethod
+    def checked(cls, **given: Any) -> Options:
+        """Options from keywords.
+
+        Raises:
+            OptionError: One line per wrong option.
+        """
+        try:
+            return cls(**given)
+        except pydantic.ValidationError as error:
+            faults = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}, got {e['input']!r}" for e in error.errors()]
+            raise_all(OptionError, "wrong options for autoshard:", faults)
+            raise
+
+
+_Leaf = (PartitionSpec, Sharding)
+
+
+def _is_leaf(node: Any) -> bool:
+    return node is None or isinstance(node, _Leaf)
+
+
+def flat_fixed(
+    prefix: Any, tree: Any, names: Sequence[str], mesh: Mesh | AbstractMesh, what: str
+) -> dict[int, Fixed]:
+    """The shardings that a caller fixed, per flat leaf.
+
+    Args:
+        prefix: A prefix tree of PartitionSpecs, NamedShardings and None over ``tree``.
+        tree: The abstract arguments or results.
+        names: Their paths, for messages.
+        mesh: The mesh.
+        what: The option's name, for messages.
+
+    Returns:
+        Flat number to what is fixed; leaves that are free are left out.
+
+    Raises:
+        SpecError: One line per fault: unknown axis, axis used twice, rank too high, extent not divisible, or a tree
+            that is no prefix.
+    """
+    if prefix is None:
+        return {}
+    try:
+        broadcast = jax.tree.broadcast(prefix, tree, is_leaf=_is_leaf)
+    except ValueError as error:
+        raise SpecError(f"{what} must be a prefix of the tree that it is for: {error}") from error
+    leaves = jax.tree.leaves(broadcast, is_leaf=_is_leaf)
+    shapes = [tuple(leaf.shape) for leaf in jax.tree.leaves(tree)]
+    faults: list[str] = []
+    fixed: dict[int, Fixed] = {}
+    for number, (leaf, shape, name) in enumerate(zip(leaves, shapes, names)):
+        if leaf is None:
+            continue
+        found = list(_faults(leaf, shape, mesh))
+        faults += [f"{what}: {name}{fault}" for fault in found]
+        if not found:
+            fixed[number] = fixed_dims(leaf, len(shape))
+    raise_all(SpecError, f"{what} does not fit:", faults)
+    return {number: dims for number, dims in fixed.items() if dims != (None,) * len(dims) or not dims}
+
+
+def _faults(leaf: Any, shape: tuple[int, ...], mesh: Mesh | AbstractMesh) -> Iterable[str]:
+    """What is wrong with one leaf's sharding; each fault begins with the place within the leaf."""
+    if not isinstance(leaf, PartitionSpec | NamedSharding):
+        yield f": {type(leaf).__name__} is not a PartitionSpec, NamedSharding or None"
+        return
+    spec = leaf.spec if isinstance(leaf, NamedSharding) else leaf
+    if len(spec) > len(shape):
+        yield f": {spec} has {len(spec)} entries, the array has {len(shape)} dimensions (shape {shape})"
+        return
+    sizes = dict(zip(mesh.axis_names, mesh.axis_sizes))
+    used: set[str] = set()
+    for d, axes in enumerate(fixed_dims(spec, len(shape))):
+        parts = 1
+        for axis in axes or ():
+            if axis not in sizes:
+                yield f", dimension {d}: axis {axis!r} is not in the mesh, which has {', '.join(map(repr, sizes))}"
+                continue
+            if axis in used:
+                yield f", dimension {d}: axis {axis!r} is used twice in {spec}"
+            used.add(axis)
+            parts *= sizes[axis]
+        if shape[d] % parts:
+            yield (
+                f", dimension {d}: extent {shape[d]} does not divide into {parts} parts ({spec}); pad it to "
+                f"{-(-shape[d] // parts) * parts}, or leave the dimension free"
+            )

@@ -1,0 +1,362 @@
+"""Rebuild a traced function with a plan's decisions written into it.
+
+The jaxpr is evaluated again, equation by equation, under the equations' own source lines and name scopes. Operands are
+brought to the sharding that the plan requires, one ``with_sharding_constraint`` a step; results are pinned where XLA
+must be told; strategies that constraints cannot say run as per-shard regions (`autoshard.local`). Regions (scan, while,
+cond, remat, custom rules) are rebuilt inside out: their bodies are evaluated the same way and bound to the same
+primitive with the same parameters. Constants are computed again inside the region that uses them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.extend.source_info_util as source_info_util
+from jax.extend import core
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
+
+from autoshard.graph import Path
+from autoshard.local import run_local
+from autoshard.plan import Decision, Leaf, Plan, SpecDims, spec_of
+from autoshard.shardings import partition_spec
+
+Key = tuple[Path, int, str]
+
+
+@dataclass(slots=True)
+class Held:
+    """A value while the function is rebuilt.
+
+    Attributes:
+        array: The array, in the sharding that the plan produces it in.
+        shared_steps: Constraints that make its shared copy; empty if it has none.
+        copy: The shared copy, once a user has asked for it.
+        recipe: For constants, how to compute it again in another region; None for everything else.
+    """
+
+    array: Any
+    shared_steps: tuple[SpecDims, ...] = ()
+    copy: Any = None
+    recipe: Callable[[dict[int, Held]], Held] | None = None
+
+
+def emit(plan: Plan, jaxpr: core.ClosedJaxpr, mesh: Mesh | AbstractMesh) -> Callable[..., list[Any]]:
+    """The planned function over flat arguments.
+
+    Args:
+        plan: The plan.
+        jaxpr: The traced program that the plan was made for.
+        mesh: A mesh with Auto axes.
+
+    Returns:
+        A function from flat arguments to flat results, to be jitted with the plan's shardings.
+    """
+    decisions = {(d.path, d.slot, d.primitive): d for d in plan.decisions}
+
+    def emitted(*arguments: Any) -> list[Any]:
+        emitter = _Emitter(decisions, mesh)
+        held = [emitter.source(("argument", k), a) for k, a in enumerate(arguments)]
+        outs = emitter.walk(jaxpr, held, ())
+        return [emitter.result(out, leaf) for out, leaf in zip(outs, plan.results)]
+
+    emitted.__name__ = plan.function
+    return emitted
+
+
+@dataclass(slots=True)
+class _Emitter:
+    decisions: Mapping[Key, Decision]
+    mesh: Mesh | AbstractMesh
+
+    # Values
+
+    def constrain(self, array: Any, dims: SpecDims) -> Any:
+        """One ``with_sharding_constraint``; nothing for scalars, keys and tokens."""
+        if not dims:
+            return array
+        return jax.lax.with_sharding_constraint(array, NamedSharding(self.mesh, partition_spec(spec_of(dims))))
+
+    def through(self, array: Any, steps: Iterable[SpecDims]) -> Any:
+        for dims in steps:
+            array = self.constrain(array, dims)
+        return array
+
+    def source(self, which: tuple[str, int], array: Any) -> Held:
+        kind, position = which
+        decision = self.decisions.get(((position,), 0, kind))
+        return Held(array, decision.shared.get(0, ()) if decision else ())
+
+    def fetch(self, held: Held, route: Any) -> Any:
+        """The value in the sharding that a use requires."""
+        if route is None:
+            return held.array
+        return self.through(self.copy_of(held) if route.shared else held.array, route.steps)
+
+    def copy_of(self, held: Held) -> Any:
+        if held.copy is None:
+            held.copy = self.through(held.array, held.shared_steps)
+        return held.copy
+
+    def result(self, held: Held, leaf: Leaf) -> Any:
+        array = self.fetch(held, leaf.route)
+        return self.constrain(array, leaf.spec) if leaf.spec else array
+
+    def made(self, decision: Decision | None, k: int, array: Any) -> Held:
+        """A result of an operation, pinned if the plan says so."""
+        if decision is None:
+            return Held(array)
+        if decision.pinned[k]:
+            array = self.constrain(array, decision.results[k])
+        return Held(array, decision.shared.get(k, ()))
+
+    def sink(self, held: Held, scope: dict[int, Held]) -> Held:
+        """A constant computed again in the region whose constants are in ``scope``."""
+        if held.recipe is None:
+            return held
+        if id(held) not in scope:
+            scope[id(held)] = held.recipe(scope)
+        return scope[id(held)]
+
+    # Equations
+
+    def walk(self, closed: core.ClosedJaxpr | core.Jaxpr, args: Sequence[Held], path: Path) -> list[Held]:
+        """Evaluate a jaxpr; the twin of `autoshard.trace`'s walk."""
+        jaxpr, consts = (closed.jaxpr, closed.consts) if isinstance(closed, core.ClosedJaxpr) else (closed, ())
+        env: dict[core.Var, Held] = dict(zip(jaxpr.invars, args))
+        env.update({var: _constant(value) for var, value in zip(jaxpr.constvars, consts)})
+
+        def read(atom: Any) -> Held:
+            return _constant(atom.val) if isinstance(atom, core.Literal) else env[atom]
+
+        for position, eqn in enumerate(jaxpr.eqns):
+            stack = source_info_util.current_name_stack() + eqn.source_info.name_stack
+            with source_info_util.user_context(eqn.source_info.traceback, name_stack=stack), eqn.ctx.manager:
+                handler = _HANDLERS.get(eqn.primitive.name, _Emitter.plain)
+                env.update(zip(eqn.outvars, handler(self, eqn, [read(v) for v in eqn.invars], (*path, position))))
+        return [read(v) for v in jaxpr.outvars]
+
+    def plain(self, eqn: core.JaxprEqn, args: list[Held], path: Path) -> list[Held]:
+        """An ordinary operation."""
+        decision = self.decisions.get((path, 0, eqn.primitive.name))
+        if decision is None:
+            return self.constant(eqn, args)
+        arrays = [self.fetch(held, decision.routes.get(k)) for k, held in enumerate(args)]
+        if decision.local:
+            outs = run_local(eqn, decision, arrays, self.mesh)
+        else:
+            outs = _bind(eqn, arrays, eqn.params)
+        return [self.made(decision, k, out) for k, out in enumerate(outs)]
+
+    def constant(self, eqn: core.JaxprEqn, args: list[Held]) -> list[Held]:
+        """An operation on constants only (or on scalars): no sharding; it can be computed again anywhere."""
+        outs = _bind(eqn, [held.array for held in args], eqn.params)
+        if eqn.effects or any(held.recipe is None for held in args):
+            return [Held(out) for out in outs]
+
+        def again(k: int) -> Callable[[dict[int, Held]], Held]:
+            def recipe(scope: dict[int, Held]) -> Held:
+                arrays = [self.sink(held, scope).array for held in args]
+                return Held(_bind(eqn, arrays, eqn.params)[k], recipe=again(k))
+
+            return recipe
+
+        return [Held(out, recipe=again(k)) for k, out in enumerate(outs)]
+
+    def constraint(self, eqn: core.JaxprEqn, args: list[Held], path: Path) -> list[Held]:
+        """The user's own constraint: the plan holds the value to it."""
+        decision = self.decisions.get((path, 0, eqn.primitive.name))
+        if decision is None:
+            return args
+        return [self.made(decision, 0, self.fetch(args[0], decision.routes.get(0)))]
+
+    # Regions
+
+    def enter(self, kind: str, held: Held, path: Path, slot: int) -> tuple[Any, Decision | None]:
+        """An outer value as a region's operand, and the decision under which it is used inside."""
+        decision = self.decisions.get((path, slot, kind))
+        return self.fetch(held, decision.routes.get(0) if decision else None), decision
+
+    def inside(self, decision: Decision | None, outer: Held, array: Any, k: int = 0) -> Held:
+        """A region's operand seen from inside: pinned there, since barriers and loops stop propagation."""
+        if outer.recipe is not None and decision is None:
+            return outer.recipe({})
+        if decision is None:
+            return Held(array)
+        return Held(self.constrain(array, decision.results[k]), decision.shared.get(k, ()))
+
+    def remat(self, eqn: core.JaxprEqn, args: list[Held], path: Path) -> list[Held]:
+        entered = [self.enter("remat_in", held, path, k) for k, held in enumerate(args)]
+        outs: list[Held] = []
+
+        def body(*arrays: Any) -> list[Any]:
+            held = [self.inside(d, outer, a) for (_, d), outer, a in zip(entered, args, arrays)]
+            outs[:] = self.walk(eqn.params["jaxpr"], held, path)
+            return [out.array for out in outs]
+
+        operands = [array for array, _ in entered]
+        closed = _retrace(body, operands)
+        results = _bind(eqn, [*closed.consts, *operands], {**eqn.params, "jaxpr": _open(closed)})
+        return [Held(array, out.shared_steps) for array, out in zip(results, outs)]
+
+    def scan(self, eqn: core.JaxprEqn, args: list[Held], path: Path) -> list[Held]:
+        p = eqn.params
+        consts, carries = p["num_consts"], p["num_carry"]
+        kinds = ["scan_const"] * consts + ["scan_carry"] * carries + ["scan_xs"] * (len(args) - consts - carries)
+        entered = [self.enter(kind, held, path, k) for k, (kind, held) in enumerate(zip(kinds, args))]
+
+        def body(*arrays: Any) -> list[Any]:
+            held = [self.inside(d, outer, a) for (_, d), outer, a in zip(entered, args, arrays)]
+            outs = self.walk(p["jaxpr"], held, path)
+            kept = [self.carried(out, entered[consts + k][1]) for k, out in enumerate(outs[:carries])]
+            stacked = [
+                self.enter("scan_ys", out, path, carries + k)[0] for k, out in enumerate(outs[carries:])
+            ]
+            return kept + stacked
+
+        avals = [v.aval for v in p["jaxpr"].jaxpr.invars]
+        results = _bind(eqn, [array for array, _ in entered], {**p, "jaxpr": _retrace(body, avals)})
+        after = [self.made(entered[consts + k][1], 1, results[k]) for k in range(carries)]
+        ys = [self.decisions.get((path, k, "scan_ys")) for k in range(carries, len(results))]
+        return after + [self.pinned(d, out) for d, out in zip(ys, results[carries:])]
+
+    def pinned(self, decision: Decision | None, array: Any) -> Held:
+        """A stacked result, always pinned: loops stop propagation."""
+        if decision is None:
+            return Held(array)
+        return Held(self.constrain(array, decision.results[0]), decision.shared.get(0, ()))
+
+    def carried(self, out: Held, decision: Decision | None) -> Any:
+        """A value at the end of an iteration, in the sharding of its carry."""
+        if decision is None:
+            return out.array
+        return self.constrain(self.fetch(out, decision.routes.get(1)), decision.results[0])
+
+    def while_loop(self, eqn: core.JaxprEqn, args: list[Held], path: Path) -> list[Held]:
+        p = eqn.params
+        tests, bodies = p["cond_nconsts"], p["body_nconsts"]
+        consts = tests + bodies
+        kinds = ["while_const"] * consts + ["while_carry"] * (len(args) - consts)
+        entered = [self.enter(kind, held, path, k) for k, (kind, held) in enumerate(zip(kinds, args))]
+
+        def seen(arrays: Sequence[Any], slots: Sequence[int]) -> list[Held]:
+            return [self.inside(entered[k][1], args[k], a) for k, a in zip(slots, arrays)]
+
+        carry = range(consts, len(args))
+
+        def test(*arrays: Any) -> list[Any]:
+            held = seen(arrays, [*range(tests), *carry])
+            return [out.array for out in self.walk(p["cond_jaxpr"], held, (*path, 0))]
+
+        def body(*arrays: Any) -> list[Any]:
+            held = seen(arrays, [*range(tests, consts), *carry])
+            outs = self.walk(p["body_jaxpr"], held, (*path, 1))
+            return [self.carried(out, entered[consts + k][1]) for k, out in enumerate(outs)]
+
+        cond_jaxpr = _retrace(test, [v.aval for v in p["cond_jaxpr"].jaxpr.invars])
+        body_jaxpr = _retrace(body, [v.aval for v in p["body_jaxpr"].jaxpr.invars])
+        params = {**p, "cond_jaxpr": cond_jaxpr, "body_jaxpr": body_jaxpr}
+        results = _bind(eqn, [array for array, _ in entered], params)
+        return [self.made(entered[consts + k][1], 1, out) for k, out in enumerate(results)]
+
+    def cond(self, eqn: core.JaxprEqn, args: list[Held], path: Path) -> list[Held]:
+        index, *operands = args
+        entered = [self.enter("cond_in", held, path, k) for k, held in enumerate(operands)]
+        exits = [self.decisions.get((path, k, "cond_out")) for k in range(len(eqn.outvars))]
+
+        def branch(which: int, closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
+            def body(*arrays: Any) -> list[Any]:
+                held = [self.inside(d, outer, a) for (_, d), outer, a in zip(entered, operands, arrays)]
+                outs = self.walk(closed, held, (*path, which))
+                return [self.leave(d, out, which) for d, out in zip(exits, outs)]
+
+            return _retrace(body, [v.aval for v in closed.jaxpr.invars])
+
+        branches = tuple(branch(k, closed) for k, closed in enumerate(eqn.params["branches"]))
+        results = _bind(eqn, [index.array, *(a for a, _ in entered)], {**eqn.params, "branches": branches})
+        return [self.pinned(d, out) for d, out in zip(exits, results)]
+
+    def leave(self, decision: Decision | None, out: Held, which: int) -> Any:
+        if decision is None:
+            return out.array
+        return self.constrain(self.fetch(out, decision.routes.get(which)), decision.results[0])
+
+    def inline(self, parameter: str, eqn: core.JaxprEqn, args: list[Held], path: Path) -> list[Held]:
+        """A nested call without rules of its own."""
+        name = eqn.params.get("name")
+        if name is None:
+            return self.walk(eqn.params[parameter], args, path)
+        with jax.named_scope(name):
+            return self.walk(eqn.params[parameter], args, path)
+
+    def custom(self, eqn: core.JaxprEqn, args: list[Held], path: Path) -> list[Held]:
+        """A call with its own derivative rule: the rule is kept, the body is rebuilt."""
+        if all(held.recipe is not None for held in args):
+            return self.constant(eqn, args)
+        outs: list[Held] = []
+
+        def body(*arrays: Any) -> list[Any]:
+            held = [
+                outer.recipe({}) if outer.recipe is not None else Held(a, outer.shared_steps)
+                for outer, a in zip(args, arrays)
+            ]
+            outs[:] = self.walk(eqn.params["call_jaxpr"], held, path)
+            return [out.array for out in outs]
+
+        closed = _retrace(body, [v.aval for v in eqn.params["call_jaxpr"].jaxpr.invars])
+        results = _bind(eqn, [held.array for held in args], {**eqn.params, "call_jaxpr": closed})
+        return [Held(array, out.shared_steps) for array, out in zip(results, outs)]
+
+
+def _constant(value: Any) -> Held:
+    held = Held(value)
+    held.recipe = lambda scope: held
+    return held
+
+
+def _bind(eqn: core.JaxprEqn, arrays: Sequence[Any], params: Mapping[str, Any]) -> list[Any]:
+    """Bind an equation's primitive to arrays; always a list of results."""
+    out = eqn.primitive.bind(*arrays, **eqn.primitive.get_bind_params(dict(params)))
+    return list(out) if eqn.primitive.multiple_results else [out]
+
+
+def _retrace(body: Callable[..., list[Any]], operands: Sequence[Any]) -> core.ClosedJaxpr:
+    """The jaxpr of a rebuilt region body, weak types kept."""
+    avals = [x if isinstance(x, jax.core.ShapedArray) else jax.typeof(x) for x in operands]
+    shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in avals]
+    return jax.make_jaxpr(body)(*shapes)
+
+
+def _open(closed: core.ClosedJaxpr) -> core.Jaxpr:
+    """A jaxpr without constants: they become its first inputs."""
+    jaxpr = closed.jaxpr
+    if not jaxpr.constvars:
+        return jaxpr
+    return jaxpr.replace(constvars=[], invars=[*jaxpr.constvars, *jaxpr.invars])
+
+
+def _inline_by(parameter: str) -> Callable[..., list[Held]]:
+    def handler(emitter: _Emitter, eqn: core.JaxprEqn, args: list[Held], path: Path) -> list[Held]:
+        return emitter.inline(parameter, eqn, args, path)
+
+    return handler
+
+
+_HANDLERS: dict[str, Callable[..., list[Held]]] = {
+    "jit": _inline_by("jaxpr"),
+    "pjit": _inline_by("jaxpr"),
+    "closed_call": _inline_by("call_jaxpr"),
+    "core_call": _inline_by("call_jaxpr"),
+    "custom_jvp_call": _Emitter.custom,
+    "custom_vjp_call": _Emitter.custom,
+    "custom_vjp_call_jaxpr": _Emitter.custom,
+    "remat": _Emitter.remat,
+    "remat2": _Emitter.remat,
+    "checkpoint": _Emitter.remat,
+    "scan": _Emitter.scan,
+    "while": _Emitter.while_loop,
+    "cond": _Emitter.cond,
+    "sharding_constraint": _Emitter.constraint,
+}

@@ -1,0 +1,226 @@
+"""The pipeline from a traced program to a plan."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from autoshard.costs import MeshModel
+from autoshard.decode import decode
+from autoshard.errors import InfeasibleError, SolverError, UnsupportedError
+from autoshard.graph import LITERAL, Graph
+from autoshard.liveness import Liveness
+from autoshard.lower import Lowered, lower
+from autoshard.plan import PLAN_VERSION, Plan, SolverSummary, Totals
+from autoshard.shardings import Fixed
+from autoshard.solver import Progress, Solution, Status, solve
+from autoshard.trace import ASSUMED_WHILE_TRIPS, Program, build_graph
+
+
+@dataclass(frozen=True, slots=True)
+class PlanningOptions:
+    """What the caller decided about planning.
+
+    Attributes:
+        mesh: The mesh model.
+        budget_bytes: Memory per device; None for no limit.
+        fixed_arguments: Flat argument number to the sharding that the caller fixed.
+        fixed_outputs: The same for flat results.
+        ties: Flat output number to the flat argument that it is fed back to.
+        time_limit_s: Time for the solver.
+        on_failure: ``raise``, or ``replicate`` to run unsharded when no plan is found.
+        strict: Whether a primitive without a rule is an error.
+        on_progress: Called while the solver works.
+    """
+
+    mesh: MeshModel
+    budget_bytes: float | None = None
+    fixed_arguments: Mapping[int, Fixed] = field(default_factory=dict)
+    fixed_outputs: Mapping[int, Fixed] = field(default_factory=dict)
+    ties: Mapping[int, int] = field(default_factory=dict)
+    time_limit_s: float = 60.0
+    on_failure: str = "raise"
+    strict: bool = False
+    on_progress: Callable[[Progress], None] | None = None
+
+
+def make_plan(program: Program, options: PlanningOptions) -> Plan:
+    """Plan a traced program.
+
+    Args:
+        program: The traced program.
+        options: Mesh, budget and what the caller fixed.
+
+    Returns:
+        The plan, not yet bound to devices.
+
+    Raises:
+        InfeasibleError: Nothing fits the budget and the fixed shardings.
+        SolverError: The solver stopped without a choice.
+        SpecError: A fixed sharding is met by no strategy.
+        UnsupportedError: A primitive has no rule and ``strict`` was asked for.
+    """
+    begin = time.monotonic()
+    graph = fix_arguments(build_graph(program), options.fixed_arguments)
+    unruled = _unruled(graph)
+    if unruled and options.strict:
+        raise UnsupportedError(
+            "no sharding rule for:\n  " + "\n  ".join(unruled) + "\nregister one, or plan without strict=True"
+        )
+    lowered = _lower(program, graph, options)
+    built = time.monotonic()
+    solution = solve(lowered.problem, time_limit_s=options.time_limit_s, on_progress=options.on_progress)
+    if not solution.choice:
+        solution = _without_solution(solution, lowered, options)
+    return _assemble(program, graph, lowered, solution, options, {"build": built - begin, **solution.seconds}, unruled)
+
+
+def _lower(program: Program, graph: Graph, options: PlanningOptions) -> Lowered:
+    liveness = Liveness(graph, program.donated)
+    return lower(
+        graph, liveness, options.mesh,
+        budget_bytes=options.budget_bytes, ties=options.ties, fixed_outputs=options.fixed_outputs,
+    )  # fmt: skip
+
+
+def _unruled(graph: Graph) -> tuple[str, ...]:
+    """Primitives without a rule, with the user's line, each once."""
+    seen = {f"{graph.ops[i].primitive} at {graph.ops[i].source}": None for i in graph.unruled}
+    return tuple(seen)
+
+
+def fix_arguments(graph: Graph, fixed: Mapping[int, Fixed]) -> Graph:
+    """The graph with the caller's shardings written into its argument operations."""
+    if not fixed:
+        return graph
+    ops = list(graph.ops)
+    for number, dims in fixed.items():
+        position = graph.values[graph.arguments[number]].producer[0]
+        ops[position] = replace(ops[position], fixed=dims)
+    return Graph(graph.values, tuple(ops), graph.arguments, graph.outputs, graph.unruled)
+
+
+def _without_solution(solution: Solution, lowered: Lowered, options: PlanningOptions) -> Solution:
+    """The replicated plan if the caller prefers that to an error."""
+    if options.on_failure == "replicate":
+        choice = tuple(0 for _ in lowered.problem.costs)
+        message = f"no plan ({solution.message}): everything is replicated"
+        return replace(solution, choice=choice, status=Status.FAILED, message=message)
+    if solution.status is Status.INFEASIBLE:
+        budget = f"{options.budget_bytes / 2**30:.3g} GiB per device" if options.budget_bytes else "no limit"
+        raise InfeasibleError(
+            f"no plan fits: memory_budget is {budget}. {solution.message}\n"
+            "raise memory_budget, use more devices, donate arguments that are fed back, add jax.checkpoint, or free "
+            "fixed shardings"
+        )
+    raise SolverError(
+        f"the solver found no plan in {options.time_limit_s:g} s: {solution.message}; raise time_limit_s or "
+        "memory_budget, or pass on_failure='replicate'"
+    )
+
+
+def _assemble(
+    program: Program,
+    graph: Graph,
+    lowered: Lowered,
+    solution: Solution,
+    options: PlanningOptions,
+    seconds: Mapping[str, float],
+    unruled: tuple[str, ...],
+) -> Plan:
+    decoded = decode(lowered, solution.choice, program.argument_names, program.output_names, program.donated)
+    summary = SolverSummary(
+        status="replicated" if solution.status is Status.FAILED else solution.status.value,
+        cost_seconds=solution.cost,
+        bound_seconds=solution.bound,
+        gap=solution.gap,
+        seconds=dict(seconds),
+        message=solution.message,
+    )
+    return Plan(
+        version=PLAN_VERSION,
+        function=program.name,
+        fingerprint=fingerprint(program, options.mesh),
+        mesh=options.mesh,
+        memory_budget_bytes=options.budget_bytes,
+        arguments=decoded.arguments,
+        results=decoded.results,
+        decisions=decoded.decisions,
+        collectives=decoded.collectives,
+        costs=decoded.costs,
+        predicted=decoded.totals,
+        solver=summary,
+        unruled=unruled,
+        notes=_notes(graph),
+    )
+
+
+def _notes(graph: Graph) -> tuple[str, ...]:
+    """What the prediction assumes."""
+    notes = []
+    if any(op.primitive == "while_carry" for op in graph.ops):
+        notes.append(f"while loops are taken to run {ASSUMED_WHILE_TRIPS} times")
+    if any(op.primitive in ("cond_in", "cond_out") for op in graph.ops):
+        notes.append("the branches of a cond are taken to be equally likely")
+    return tuple(notes)
+
+
+def fingerprint(program: Program, mesh: MeshModel) -> str:
+    """Hash of what a plan depends on: the program's text, which arguments are donated, and the mesh's axes."""
+    parts = [str(program.jaxpr), repr(program.donated), repr([(a, mesh.size(a)) for a in mesh.axis_names])]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def price_baselines(program: Program, options: PlanningOptions) -> dict[str, Totals]:
+    """Totals of plans that a person would try first, by the same model.
+
+    "replicated" runs everything on every device. "data parallel" splits the leading dimension of the arguments that
+    are not fed back over the whole mesh and replicates those that are; what happens in between is optimised.
+    """
+    free = replace(options, budget_bytes=None, fixed_outputs={}, on_failure="replicate", on_progress=None)
+    graph = build_graph(program)
+    replicated = _lower(program, graph, free)
+    nothing = tuple(0 for _ in replicated.problem.costs)
+    names = (program.argument_names, program.output_names, program.donated)
+    found = {"replicated": decode(replicated, nothing, *names).totals}
+    fixed = data_parallel(program, options)
+    if fixed is not None:
+        lowered = _lower(program, fix_arguments(graph, fixed), free)
+        solution = solve(lowered.problem, time_limit_s=options.time_limit_s)
+        if solution.choice:
+            found["data parallel"] = decode(lowered, solution.choice, *names).totals
+    return found
+
+
+def data_parallel(program: Program, options: PlanningOptions) -> dict[int, Fixed] | None:
+    """Arguments as data parallelism has them; None if no argument's leading dimension divides by the mesh."""
+    fed_back = set(options.ties.values())
+    axes = options.mesh.axis_names
+    fixed: dict[int, Fixed] = {}
+    split = False
+    for number, var in enumerate(program.jaxpr.jaxpr.invars):
+        shape = tuple(getattr(var.aval, "shape", ()))
+        batch = number not in fed_back and bool(shape) and shape[0] % options.mesh.num_devices == 0
+        split |= batch
+        fixed[number] = tuple(axes if batch and d == 0 else () for d in range(len(shape)))
+    return fixed if split else None
+
+
+def fed_back(program: Program) -> dict[int, int]:
+    """Which results are given back as arguments in the next call: flat output number to flat argument number.
+
+    An output is matched with the first argument of the same path below the top level, shape and element type. An
+    argument that is one array has no such path: it is matched by shape and type, if it is donated.
+    """
+    outputs = zip(program.output_keys, (v.aval for v in program.jaxpr.jaxpr.outvars))
+    arguments = list(zip(program.argument_keys, (v.aval for v in program.jaxpr.jaxpr.invars), program.donated))
+    matched: dict[int, int] = {}
+    for output, (keys, aval) in enumerate(outputs):
+        for number, (key, other, donated) in enumerate(arguments):
+            alike = (aval.shape, aval.dtype) == (other.shape, other.dtype) and bool(aval.shape)
+            if alike and key in keys and (key or donated) and number not in matched.values():
+                matched[output] = number
+                break
+    return matched
