@@ -14,8 +14,8 @@ from .mesh import DeviceModel as DeviceModel
 from .mesh import Link as Link
 from .mesh import MeshAxis as MeshAxis
 from .mesh import MeshModel as MeshModel
-from .reshard import ReshardingPlan as ReshardingPlan
-from .reshard import ReshardStep as ReshardStep
+from .planner import ReshardingPlan as ReshardingPlan
+from .planner import ReshardStep as ReshardStep
 from .reshard import ReshardTable as ReshardTable
 from .reshard import communication_resharding_cost_vector as communication_resharding_cost_vector
 from .reshard import memory_resharding_cost_vector as memory_resharding_cost_vector

@@ -1,8 +1,7 @@
 """What a collective costs: one function each, (bytes, axes, mesh) -> Cost.
 
-Every function returns the time of the fastest algorithm known for the topology and the bytes that one device sends by
-ring formulas. Symbols: V bytes of the full array, s bytes of a shard, n devices, w bytes per second of one link one way,
-a seconds per hop.
+Every function returns the time that the topology allows and the bytes that one device sends by ring formulas. Symbols:
+V bytes of the full array, s bytes of a shard, n devices, w bytes per second of one link one way, a seconds per hop.
 
 | | ring (both ways, whole shards) | line | switch |
 |---|---|---|---|
@@ -10,9 +9,10 @@ a seconds per hop.
 | all-to-all | max(a h, s c / (2 n w)), c = n*n // 4 | max(a (n-1), s c / (n w)) | a + s (n-1) / (n w) |
 | permute | max(a h, s max(1, n/8) / w) | max(a (n-1), s max(1, n/4) / w) | a + s / w |
 
-The ring's h steps move one whole shard each way, so for an even n its bandwidth time is V / (2 w), whatever n is. An all-to-all on a
-ring is bound by the load of a link: n*n // 4 shard pieces per device travel, over 2 n directed links. A permute is
-charged as traffic between random pairs, bound by the middle cut. An all-reduce is a reduce-scatter and an all-gather.
+The ring's h steps move one whole shard each way, so for an even n its bandwidth time is V / (2 w), whatever n is. An
+all-to-all on a ring is bound by the load of a link: n*n // 4 shard pieces per device travel, over 2 n directed links.
+A permute is charged as traffic between random pairs, bound by the middle cut. An all-reduce is a reduce-scatter and an
+all-gather.
 
 Axes of one fabric share a collective: torus axes add their rates, switch axes are one larger switch. Different fabrics
 (within and between hosts) are a hierarchy: the outer one moves the part that the inner one has split.
@@ -37,7 +37,7 @@ CollectiveKind = Literal["all-gather", "all-reduce", "reduce-scatter", "all-to-a
 
 @dataclass(frozen=True, slots=True)
 class _Term:
-    """What one level of the network adds: seconds per byte and a latency; `bound` says the larger counts, not the sum."""
+    """Seconds per byte and latency of one level of the network; `bound` says that the larger counts, not the sum."""
 
     s_per_byte: float
     latency_s: float
@@ -149,23 +149,21 @@ def collective_law(kind: CollectiveKind, axes: tuple[str, ...], mesh: MeshModel)
     for level in levels:
         inner //= _size(level)
         terms.append(_TERMS[kind](level, inner))
-    return CollectiveLaw(tuple(terms), mesh.levels_overlap, _WIRE_BYTES[kind](size))
+    return CollectiveLaw(tuple(terms), mesh.levels_overlap, _wire_bytes_per_byte(kind, size))
 
 
-_WIRE_BYTES = {
-    "all-gather": lambda n: (n - 1) / n,
-    "reduce-scatter": lambda n: (n - 1) / n,
-    "all-reduce": lambda n: 2 * (n - 1) / n,
-    "all-to-all": lambda n: (n - 1) / n,
-    "permute": lambda n: 1.0 if n > 1 else 0.0,
-}
+def _wire_bytes_per_byte(kind: CollectiveKind, size: int) -> float:
+    """Bytes that one of `size` devices sends per byte asked for, by ring formulas."""
+    if size == 1:
+        return 0.0
+    if kind == "permute":
+        return 1.0
+    return (2 if kind == "all-reduce" else 1) * (size - 1) / size
 
 
 def _levels(axes: tuple[str, ...], mesh: MeshModel) -> list[list[Link]]:
     """The links along `axes`, grouped by fabric, slow fabrics first."""
-    for axis in axes:
-        mesh.size(axis)
-    links = [link for axis in mesh.axes if axis.name in axes for link in axis.links if link.size > 1]
+    links = [link for axis in axes for link in mesh.links(axis) if link.size > 1]
     rate_of = {
         fabric: min(link.bytes_per_s for link in links if link.fabric == fabric)
         for fabric in dict.fromkeys(link.fabric for link in links)

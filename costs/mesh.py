@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Literal
@@ -24,6 +25,20 @@ _PRECISION_FALLBACK: dict[str, tuple[str, float]] = {
 }
 
 
+_SUB_AXIS = re.compile(r"(?P<axis>.+):\((?P<major>[0-9]+)\)(?P<size>[0-9]+)")
+
+
+def sub_axis_name(axis: str, major: int, size: int) -> str:
+    """The name of a part of a mesh axis, as Shardy writes it: `x:(2)4` is the part of size 4 below a part of size 2."""
+    return f"{axis}:({major}){size}"
+
+
+def split_sub_axis(name: str) -> tuple[str, int, int] | None:
+    """Axis, size of what is major, and size of a part of an axis; None for a whole axis."""
+    match = _SUB_AXIS.fullmatch(name)
+    return (match["axis"], int(match["major"]), int(match["size"])) if match else None
+
+
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -35,9 +50,9 @@ class Link(_Frozen):
         topology: `ring` (wraps around, used both ways), `line` (a torus dimension that does not wrap), `switch` (every
             pair at full speed) or `full` (a cable between every pair).
         size: Number of devices along it.
-        bytes_per_s: What one link carries one way (`ring`, `line`, `full`), or what one device sends in total (`switch`).
+        bytes_per_s: What one link carries one way (`ring`, `line`, `full`), or what one device sends in all (`switch`).
         latency_s: Seconds per hop (`ring`, `line`), or per collective (`switch`, `full`).
-        fabric: Links of one fabric work at the same time on one collective; different fabrics are levels of a hierarchy.
+        fabric: Links of one fabric share the work of a collective; different fabrics are levels of a hierarchy.
     """
 
     topology: Topology
@@ -45,6 +60,37 @@ class Link(_Frozen):
     bytes_per_s: float = Field(gt=0)
     latency_s: float = Field(ge=0)
     fabric: str = "network"
+
+    def part(self, *, size: int, stride: int) -> Link:
+        """Every `stride`-th device of the link, `size` of them.
+
+        Devices of a torus dimension that are not neighbours reach each other through those in between: a hop takes
+        `stride` times as long, and the `stride` interleaved groups share the wires. A part that does not go all the way
+        round does not wrap.
+        """
+        if size == self.size:
+            return self
+        if self.topology in ("switch", "full"):
+            return self.model_copy(update={"size": size})
+        return self.model_copy(
+            update={
+                "size": size,
+                "topology": self.topology if size * stride == self.size else "line",
+                "bytes_per_s": self.bytes_per_s / stride,
+                "latency_s": self.latency_s * stride,
+            }
+        )
+
+
+def _cut_links(links: tuple[Link, ...], start: int, stop: int) -> list[Link]:
+    """The parts of links, major first, between two boundaries given as products of what is major of them."""
+    cut, major = [], 1
+    for link in links:
+        low, high = max(major, start), min(major * link.size, stop)
+        if high > low:
+            cut.append(link.part(size=high // low, stride=major * link.size // high))
+        major *= link.size
+    return cut
 
 
 class MeshAxis(_Frozen):
@@ -186,11 +232,27 @@ class MeshModel(_Frozen):
         return {axis.name: axis.size for axis in self.axes}
 
     def size(self, name: str) -> int:
-        """Size of the axis `name`."""
-        try:
-            return self.sizes[name]
-        except KeyError:
-            raise ValueError(f"unknown mesh axis {name!r}: this mesh has axes {', '.join(self.axis_names)}") from None
+        """Size of the axis `name`, or of a part of it such as `x:(2)4`."""
+        size = self.sizes.get(name)
+        return self._sub_axis_size(name) if size is None else size
+
+    def _sub_axis_size(self, name: str) -> int:
+        axis, major, size = split_sub_axis(name) or (name, 1, 1)
+        if axis not in self.sizes:
+            raise ValueError(f"unknown mesh axis {name!r}: this mesh has axes {', '.join(self.axis_names)}")
+        if major * size == 0 or self.sizes[axis] % (major * size):
+            raise ValueError(f"mesh axis {axis!r} of size {self.sizes[axis]} has no part {name!r}")
+        return size
+
+    def links(self, name: str) -> tuple[Link, ...]:
+        """The links along an axis, or along a part of it, major first."""
+        size = self.size(name)
+        part = split_sub_axis(name) if name not in self.sizes else None
+        axis, major = (part[0], part[1]) if part else (name, 1)
+        whole = next(candidate for candidate in self.axes if candidate.name == axis)
+        if not part:
+            return whole.links
+        return tuple(link for link in _cut_links(whole.links, major, major * size) if link.size > 1)
 
     @cached_property
     def num_devices(self) -> int:

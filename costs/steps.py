@@ -1,15 +1,18 @@
 """The specs of one mesh and rank, and the steps between them that XLA carries out exactly as told.
 
-A step is one `with_sharding_constraint`. Measured on XLA's CPU and TPU compilers, these do what they say and nothing
-else: append a free axis as the minor-most of a dimension (slice), gather a minor suffix of a dimension, move a minor
-suffix of one dimension to the minor end of another (all-to-all), and permute between specs with equal parts in every
-dimension.
+Measured on XLA's CPU and TPU compilers, each of these is one `with_sharding_constraint` that does what it says and
+nothing else: append a free axis as the minor-most of a dimension (slice), gather a minor suffix of a dimension, move a
+minor suffix of one dimension to the minor end of another (all-to-all), permute between specs of equal parts in every
+dimension, and the runs over parts of axes of `runs.py`.
+
+A state is a spec in numbers: for each dimension the positions of the mesh axes that split it, major first. Dimensions
+are interchangeable as far as steps go, so states that differ by the order of dimensions share one canonical state.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import permutations, product
 from typing import Literal
@@ -18,73 +21,122 @@ import numpy as np
 from numpy.typing import NDArray
 
 StepKind = Literal["slice", "all-gather", "all-to-all", "permute", "all-reduce", "reduce-scatter"]
-State = tuple[tuple[int, ...], ...]  # for each dimension the positions of mesh axes, major first
+
+State = tuple[tuple[int, ...], ...]
+Sizes = tuple[int, ...]
+
+Piece = tuple[int, int, int]
+"""A part of a mesh axis: its position, the product of what is major of it, and its size."""
+
+PieceState = tuple[tuple[Piece, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One collective, or one slice.
+
+    Attributes:
+        kind: What happens.
+        pieces: The parts of axes along which bytes travel, or that are sliced over.
+        dims: The tensor dimensions touched; source and destination of an all-to-all in this order.
+        state: The state after it.
+        parts: Parts per dimension of the shard that the bytes are counted on: the result's for a gather, else the
+            operand's.
+    """
+
+    kind: StepKind
+    pieces: tuple[Piece, ...]
+    dims: tuple[int, ...]
+    state: PieceState
+    parts: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One step from a state to another.
+    """What one sharding constraint asks for: one step, or a run of steps over parts of axes.
 
     Attributes:
-        kind: What happens.
-        axes: The mesh axes along which bytes travel, or that are sliced over.
-        dims: The tensor dimensions touched; source and destination of an all-to-all in this order.
-        state: The state after it.
+        source: State before.
+        target: State after.
+        steps: What happens.
     """
 
-    kind: StepKind
-    axes: tuple[int, ...]
-    dims: tuple[int, ...]
-    state: State
+    source: State
+    target: State
+    steps: tuple[Step, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class StepGraph:
-    """All states of a rank on a mesh, and all moves between them, sorted by destination.
+    """All states of a rank on a mesh.
 
     Attributes:
         sizes: Size of each mesh axis.
         states: Every way to split, in a fixed order.
         index: Position of each state.
         parts: Parts per dimension of each state, `[states, rank]`.
-        moves: The moves.
-        source: State a move starts from, `[moves]`.
-        target: State a move leads to, `[moves]`, ascending.
+        twins: The states of equal parts in every dimension.
     """
 
-    sizes: tuple[int, ...]
+    sizes: Sizes
     states: tuple[State, ...]
     index: dict[State, int]
     parts: NDArray[np.int64]
-    moves: tuple[Move, ...]
-    source: NDArray[np.intp]
-    target: NDArray[np.intp]
+    twins: dict[tuple[int, ...], tuple[State, ...]]
+    _reorderings: dict[tuple[int, ...], NDArray[np.intp]] = field(default_factory=dict)
+
+    def reordering(self, order: tuple[int, ...]) -> NDArray[np.intp]:
+        """For every state the position of the state with its dimensions in the given order, `[states]`."""
+        if order not in self._reorderings:
+            moved = [self.index[tuple(state[i] for i in order)] for state in self.states]
+            self._reorderings[order] = np.array(moved, dtype=np.intp)
+        return self._reorderings[order]
 
 
-def parts_of(state: State, sizes: tuple[int, ...]) -> tuple[int, ...]:
+def parts_of(state: State, sizes: Sizes) -> tuple[int, ...]:
     """Into how many parts each dimension is split."""
-    return tuple(math.prod(sizes[axis] for axis in dim) if dim else 1 for dim in state)
+    return tuple(math.prod([sizes[axis] for axis in dim]) for dim in state)
+
+
+def piece_parts(state: PieceState) -> tuple[int, ...]:
+    """Into how many parts each dimension is split."""
+    return tuple(math.prod([piece[2] for piece in dim]) for dim in state)
+
+
+def pieces_of(dim: tuple[int, ...], sizes: Sizes) -> tuple[Piece, ...]:
+    """Whole axes as pieces."""
+    return tuple((axis, 1, sizes[axis]) for axis in dim)
+
+
+def piece_state(state: State, sizes: Sizes) -> PieceState:
+    """A state with whole axes as pieces."""
+    return tuple(pieces_of(dim, sizes) for dim in state)
+
+
+def canonical_order(state: State, types: tuple[int, ...]) -> tuple[int, ...]:
+    """The order of dimensions that makes a state canonical: within a type, split dimensions first, by their axes."""
+    order = list(range(len(state)))
+    for kind in set(types):
+        places = [i for i in order if types[i] == kind]
+        for place, i in zip(places, sorted(places, key=lambda i: (not state[i], state[i], i))):
+            order[place] = i
+    return tuple(order)
 
 
 @lru_cache(maxsize=256)
-def step_graph(sizes: tuple[int, ...], rank: int) -> StepGraph:
-    """The graph of all states of `rank` dimensions over mesh axes of `sizes` (all above 1)."""
+def step_graph(sizes: Sizes, rank: int) -> StepGraph:
+    """The states of `rank` dimensions over mesh axes of `sizes` (all above 1)."""
     states = _all_states(len(sizes), rank)
-    index = {state: i for i, state in enumerate(states)}
-    parts = np.array([parts_of(state, sizes) for state in states], dtype=np.int64).reshape(len(states), rank)
+    parts = [parts_of(state, sizes) for state in states]
     twins: dict[tuple[int, ...], list[State]] = {}
-    for state in states:
-        twins.setdefault(parts_of(state, sizes), []).append(state)
-    pairs = [(index[move.state], i, move) for i, state in enumerate(states) for move in _moves(state, sizes, twins)]
-    pairs.sort(key=lambda pair: pair[:2])
+    for state, state_parts in zip(states, parts):
+        twins.setdefault(state_parts, []).append(state)
     return StepGraph(
         sizes=sizes,
         states=states,
-        index=index,
-        parts=parts,
-        moves=tuple(move for _, _, move in pairs),
-        source=np.array([source for _, source, _ in pairs], dtype=np.intp),
-        target=np.array([target for target, _, _ in pairs], dtype=np.intp),
+        index={state: i for i, state in enumerate(states)},
+        parts=np.array(parts, dtype=np.int64).reshape(len(states), rank),
+        twins={key: tuple(found) for key, found in twins.items()},
     )
 
 
@@ -100,34 +152,53 @@ def _all_states(num_axes: int, rank: int) -> tuple[State, ...]:
     return tuple(found)
 
 
-def _moves(state: State, sizes: tuple[int, ...], twins: dict[tuple[int, ...], list[State]]) -> list[Move]:
-    return [*_slices(state, sizes), *_gathers(state), *_exchanges(state), *_permutes(state, sizes, twins)]
+def single_steps(state: State, graph: StepGraph) -> list[Move]:
+    """Every move of one step over whole axes that starts at `state`."""
+    sizes = graph.sizes
+    return [*_slices(state, sizes), *_gathers(state, sizes), *_exchanges(state, sizes), *_permutes(state, graph)]
 
 
-def _with(state: State, changes: dict[int, tuple[int, ...]]) -> State:
+def replaced(state: State, changes: dict[int, tuple[int, ...]]) -> State:
+    """The state with some dimensions changed."""
     return tuple(changes.get(i, dim) for i, dim in enumerate(state))
 
 
-def _slices(state: State, sizes: tuple[int, ...]) -> list[Move]:
+def _move(
+    kind: StepKind, axes: tuple[int, ...], dims: tuple[int, ...], source: State, target: State, sizes: Sizes
+) -> Move:
+    counted = target if kind == "all-gather" else source
+    after = piece_state(target, sizes)
+    step = Step(kind, pieces_of(axes, sizes), dims, after, parts_of(counted, sizes))
+    return Move(source, target, (step,))
+
+
+def _slices(state: State, sizes: Sizes) -> list[Move]:
     free = set(range(len(sizes))) - {axis for dim in state for axis in dim}
     return [
-        Move("slice", (axis,), (i,), _with(state, {i: (*dim, axis)}))
+        _move("slice", (axis,), (i,), state, replaced(state, {i: (*dim, axis)}), sizes)
         for i, dim in enumerate(state)
         for axis in sorted(free)
     ]
 
 
-def _gathers(state: State) -> list[Move]:
+def _gathers(state: State, sizes: Sizes) -> list[Move]:
     return [
-        Move("all-gather", dim[keep:], (i,), _with(state, {i: dim[:keep]}))
+        _move("all-gather", dim[keep:], (i,), state, replaced(state, {i: dim[:keep]}), sizes)
         for i, dim in enumerate(state)
         for keep in range(len(dim))
     ]
 
 
-def _exchanges(state: State) -> list[Move]:
+def _exchanges(state: State, sizes: Sizes) -> list[Move]:
     return [
-        Move("all-to-all", dim[keep:], (i, j), _with(state, {i: dim[:keep], j: (*state[j], *dim[keep:])}))
+        _move(
+            "all-to-all",
+            dim[keep:],
+            (i, j),
+            state,
+            replaced(state, {i: dim[:keep], j: (*state[j], *dim[keep:])}),
+            sizes,
+        )
         for i, dim in enumerate(state)
         for keep in range(len(dim))
         for j in range(len(state))
@@ -135,11 +206,11 @@ def _exchanges(state: State) -> list[Move]:
     ]
 
 
-def _permutes(state: State, sizes: tuple[int, ...], twins: dict[tuple[int, ...], list[State]]) -> list[Move]:
+def _permutes(state: State, graph: StepGraph) -> list[Move]:
     moves = []
-    for other in twins[parts_of(state, sizes)]:
+    for other in graph.twins[parts_of(state, graph.sizes)]:
         dims = tuple(i for i, (a, b) in enumerate(zip(state, other)) if a != b)
         if dims:
-            changed = {axis for i in dims for axis in (*state[i], *other[i])}
-            moves.append(Move("permute", tuple(sorted(changed)), dims, other))
+            changed = tuple(sorted({axis for i in dims for axis in (*state[i], *other[i])}))
+            moves.append(_move("permute", changed, dims, state, other, graph.sizes))
     return moves

@@ -1,0 +1,282 @@
+"""Between specs and the numbers of the search: plans, rows and sums that have not been taken yet."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import combinations, permutations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .collectives import CollectiveKind, collective_law
+from .cost import ZERO_COST
+from .mesh import MeshModel
+from .search import Array, PathTable, path_table, piece_name, split_axes
+from .spec import ShardingSpec
+from .steps import Piece, PieceState, State, Step, StepKind, piece_state
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReshardStep:
+    """One step of a resharding.
+
+    Attributes:
+        kind: `slice`, `all-gather`, `all-to-all`, `permute`, `all-reduce` or `reduce-scatter`.
+        axes: Mesh axes along which bytes travel, or that are sliced over.
+        dims: Tensor dimensions touched; source and destination of an all-to-all, in this order.
+        spec: The spec after the step. It may name parts of axes, such as `x:(2)2`, which no PartitionSpec can.
+        seconds: Its time.
+        wire_bytes: Bytes that one device sends.
+    """
+
+    kind: StepKind
+    axes: tuple[str, ...]
+    dims: tuple[int, ...]
+    spec: ShardingSpec
+    seconds: float
+    wire_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReshardingPlan:
+    """The cheapest way from one spec to another.
+
+    Attributes:
+        source: The spec at the start.
+        target: The spec at the end.
+        steps: What happens in between; empty if the specs are equal.
+        constraints: The specs to constrain the tensor to, one after the other, after its source spec is pinned. All
+            name whole axes: a run of steps over parts of axes is one constraint.
+        seconds: Time of all steps; infinite if there is no way (a sum cannot become partial again).
+        wire_bytes: Bytes that one device sends.
+        extra_bytes: The largest shard held along the way, minus the source's.
+    """
+
+    source: ShardingSpec
+    target: ShardingSpec
+    steps: tuple[ReshardStep, ...] = ()
+    constraints: tuple[ShardingSpec, ...] = ()
+    seconds: float = 0.0
+    wire_bytes: float = 0.0
+    extra_bytes: float = 0.0
+
+    @property
+    def possible(self) -> bool:
+        """Whether there is a way."""
+        return math.isfinite(self.seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class SpecRow:
+    """Cheapest ways from one spec to every state of a table, `[states]`.
+
+    Attributes:
+        key: The number by which ways are ranked; infinite where there is none.
+        seconds: Time.
+        wire_bytes: Bytes on the wire per device.
+        largest_bytes: The largest shard held.
+        first: For a source with sums to take: which of `reductions` comes first, else None.
+        reductions: The steps that may come first.
+    """
+
+    key: Array
+    seconds: Array
+    wire_bytes: Array
+    largest_bytes: Array
+    first: NDArray[np.intp] | None = None
+    reductions: tuple[ReshardStep, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Planner:
+    """Plans reshardings of tensors of one shape on one mesh.
+
+    Attributes:
+        mesh: The mesh.
+        shape: Shape of the tensor.
+        itemsize: Bytes of one element.
+        wire_scale: Bytes on the wire per byte of the tensor.
+        table: Cheapest paths between specs without partial sums.
+        names: The mesh axes above 1, as the table counts them.
+        sizes: Their sizes.
+    """
+
+    mesh: MeshModel
+    shape: tuple[int, ...]
+    itemsize: int
+    wire_scale: float
+    table: PathTable
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
+
+    def state_index(self, spec: ShardingSpec) -> int:
+        """Position in the table of a spec, partial axes left out."""
+        if spec.rank != len(self.shape):
+            raise ValueError(f"sharding spec {spec} has rank {spec.rank}, but the tensor has shape {self.shape}")
+        state: State = tuple(
+            tuple(self.names.index(axis) for axis in dim if self.mesh.size(axis) > 1) for dim in spec.dims
+        )
+        return self.table.graph.index[state]
+
+    def plan(self, source: ShardingSpec, target: ShardingSpec) -> ReshardingPlan:
+        """The cheapest way."""
+        self.state_index(target)
+        if not set(target.partial) <= set(source.partial):
+            return _no_way(source, target)
+        if target.partial:
+            return self._plan_to_partial(source, target)
+        if source.partial:
+            return self._plan_from_partial(source, target)
+        return self._plan(source, target)
+
+    def row(self, source: ShardingSpec) -> SpecRow:
+        """Cheapest ways from `source` to every state."""
+        if source.partial:
+            return _partial_row(self, source)
+        row = self.table.row(self.state_index(source))
+        return SpecRow(row.key, row.seconds, row.wire_bytes, row.largest_bytes)
+
+    def shard_bytes(self, spec: ShardingSpec) -> float:
+        """Bytes of one shard."""
+        return float(self.table.shard_bytes[self.state_index(spec)])
+
+    def _plan(self, source: ShardingSpec, target: ShardingSpec) -> ReshardingPlan:
+        start, goal = self.state_index(source), self.state_index(target)
+        row = self.table.row(start)
+        if not math.isfinite(row.key[goal]):
+            return _no_way(source, target)
+        moves = self.table.path(start, goal)
+        steps = [self._step(step) for move in moves for step in move.steps]
+        constraints = [self._spec(piece_state(move.target, self.sizes)) for move in moves]
+        if moves:  # the target also says the axes of size 1, which states leave out
+            steps[-1], constraints[-1] = replace(steps[-1], spec=target), target
+        return ReshardingPlan(
+            source=source,
+            target=target,
+            steps=tuple(steps),
+            constraints=tuple(constraints),
+            seconds=float(row.seconds[goal]),
+            wire_bytes=float(row.wire_bytes[goal]),
+            extra_bytes=float(row.largest_bytes[goal] - self.table.shard_bytes[start]),
+        )
+
+    def _plan_from_partial(self, source: ShardingSpec, target: ShardingSpec) -> ReshardingPlan:
+        row, goal = self.row(source), self.state_index(target)
+        if row.first is None or not math.isfinite(row.key[goal]):
+            return _no_way(source, target)
+        first = row.reductions[row.first[goal]]
+        rest = self.plan(first.spec, target)
+        return self._joined(source, first, rest)
+
+    def _plan_to_partial(self, source: ShardingSpec, target: ShardingSpec) -> ReshardingPlan:
+        """While sums are open only reductions happen, so the ways to a partial target are few."""
+        if self.state_index(source) == self.state_index(target) and source.partial == target.partial:
+            return ReshardingPlan(source=source, target=target)
+        best = _no_way(source, target)
+        for step in self._reductions(source, frozenset(source.partial) - frozenset(target.partial)):
+            rest = self._plan_to_partial(step.spec, target)
+            if rest.possible:
+                best = min(best, self._joined(source, step, rest), key=_rank)
+        return best
+
+    def _joined(self, source: ShardingSpec, first: ReshardStep, rest: ReshardingPlan) -> ReshardingPlan:
+        held = self.shard_bytes(source)
+        return ReshardingPlan(
+            source=source,
+            target=rest.target,
+            steps=(first, *rest.steps),
+            constraints=(first.spec, *rest.constraints),
+            seconds=first.seconds + rest.seconds,
+            wire_bytes=first.wire_bytes + rest.wire_bytes,
+            extra_bytes=max(0.0, self.shard_bytes(first.spec) + rest.extra_bytes - held),
+        )
+
+    def _reductions(self, spec: ShardingSpec, over: frozenset[str]) -> Iterator[ReshardStep]:
+        """Every way to take the sums over some of the axes `over` in one collective."""
+        for count in range(1, len(over) + 1):
+            for axes in combinations(sorted(over), count):
+                left = tuple(axis for axis in spec.partial if axis not in axes)
+                yield self._reduction("all-reduce", axes, (), ShardingSpec.of(*spec.dims, partial=left), spec)
+                for order, i in ((order, i) for order in permutations(axes) for i in range(spec.rank)):
+                    dims = (*spec.dims[:i], (*spec.dims[i], *order), *spec.dims[i + 1 :])
+                    scattered = ShardingSpec.of(*dims, partial=left)
+                    if scattered.divides(self.shape, self.mesh):
+                        yield self._reduction("reduce-scatter", order, (i,), scattered, spec)
+
+    def _reduction(
+        self,
+        kind: CollectiveKind,
+        axes: tuple[str, ...],
+        dims: tuple[int, ...],
+        after: ShardingSpec,
+        before: ShardingSpec,
+    ) -> ReshardStep:
+        cost = collective_law(kind, axes, self.mesh).cost(self.shard_bytes(before) * self.wire_scale)
+        return ReshardStep(
+            kind=kind, axes=axes, dims=dims, spec=after, seconds=cost.seconds, wire_bytes=cost.wire_bytes
+        )
+
+    def _step(self, step: Step) -> ReshardStep:
+        axes = tuple(self._name(piece) for piece in step.pieces)
+        cost = ZERO_COST
+        if step.kind != "slice":
+            nbytes = math.prod(-(-size // parts) for size, parts in zip(self.shape, step.parts)) * self.itemsize
+            cost = collective_law(step.kind, axes, self.mesh).cost(nbytes * self.wire_scale)
+        return ReshardStep(
+            kind=step.kind,
+            axes=axes,
+            dims=step.dims,
+            spec=self._spec(step.state),
+            seconds=cost.seconds,
+            wire_bytes=cost.wire_bytes,
+        )
+
+    def _spec(self, state: PieceState) -> ShardingSpec:
+        return ShardingSpec.of(*(tuple(self._name(piece) for piece in dim) for dim in state))
+
+    def _name(self, piece: Piece) -> str:
+        return piece_name(piece, self.names, self.sizes)
+
+
+@lru_cache(maxsize=1 << 13)
+def planner_of(mesh: MeshModel, shape: tuple[int, ...], itemsize: int, wire_scale: float) -> Planner:
+    """The planner of one shape on one mesh."""
+    names, sizes = split_axes(mesh)
+    table = path_table(mesh, shape, itemsize, wire_scale)
+    return Planner(mesh, shape, itemsize, wire_scale, table, names, sizes)
+
+
+@lru_cache(maxsize=1 << 12)
+def _partial_row(planner: Planner, source: ShardingSpec) -> SpecRow:
+    """The row of a source with sums to take: one reduction first, the rest is the row of what it leaves."""
+    reductions = tuple(planner._reductions(source, frozenset(source.partial)))
+    rows = [planner.row(step.spec) for step in reductions]
+    seconds = np.stack([row.seconds + step.seconds for row, step in zip(rows, reductions)])
+    wire_bytes = np.stack([row.wire_bytes + step.wire_bytes for row, step in zip(rows, reductions)])
+    steps_key = [
+        planner.table.rank_key(np.array(step.seconds), np.array(step.wire_bytes), np.array(1.0)) for step in reductions
+    ]
+    key = np.stack([row.key + own for row, own in zip(rows, steps_key)])
+    first = key.argmin(axis=0)
+    everywhere = (first, np.arange(len(first)))
+    largest = np.stack([row.largest_bytes for row in rows])[everywhere]
+    return SpecRow(
+        key=key[everywhere],
+        seconds=seconds[everywhere],
+        wire_bytes=wire_bytes[everywhere],
+        largest_bytes=np.maximum(largest, planner.shard_bytes(source)),
+        first=first,
+        reductions=reductions,
+    )
+
+
+def _rank(plan: ReshardingPlan) -> tuple[float, float, int]:
+    return plan.seconds, plan.wire_bytes, len(plan.steps)
+
+
+def _no_way(source: ShardingSpec, target: ShardingSpec) -> ReshardingPlan:
+    inf = float("inf")
+    return ReshardingPlan(source=source, target=target, seconds=inf, wire_bytes=inf, extra_bytes=inf)
