@@ -19,6 +19,7 @@ from jax.extend import core
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 from autoshard.graph import Path
+from autoshard.jaxprs import opened, scan_operands
 from autoshard.local import run_local
 from autoshard.plan import Decision, Leaf, Plan, SpecDims, spec_of
 from autoshard.shardings import partition_spec
@@ -124,7 +125,7 @@ class _Emitter:
 
     def walk(self, closed: core.ClosedJaxpr | core.Jaxpr, args: Sequence[Held], path: Path) -> list[Held]:
         """Evaluate a jaxpr; the twin of `autoshard.trace`'s walk."""
-        jaxpr, consts = (closed.jaxpr, closed.consts) if isinstance(closed, core.ClosedJaxpr) else (closed, ())
+        jaxpr, consts = opened(closed)
         env: dict[core.Var, Held] = dict(zip(jaxpr.invars, args))
         env.update({var: _constant(value) for var, value in zip(jaxpr.constvars, consts)})
 
@@ -203,7 +204,7 @@ class _Emitter:
 
     def scan(self, eqn: core.JaxprEqn, args: list[Held], path: Path) -> list[Held]:
         p = eqn.params
-        consts, carries = p["num_consts"], p["num_carry"]
+        consts, carries = scan_operands(p)
         kinds = ["scan_const"] * consts + ["scan_carry"] * carries + ["scan_xs"] * (len(args) - consts - carries)
         entered = [self.enter(kind, held, path, k) for k, (kind, held) in enumerate(zip(kinds, args))]
 

@@ -15,6 +15,7 @@ from jax.extend import core
 
 from autoshard.errors import InputError
 from autoshard.graph import LITERAL, Graph, Op, Path, Value
+from autoshard.jaxprs import opened, scan_operands
 from autoshard.rules.base import Dims, Equation, OpRule, RuleBuilder, TensorFacts, rule_of
 
 ASSUMED_WHILE_TRIPS = 16
@@ -243,7 +244,7 @@ def _identity_rule(operands: int, facts: TensorFacts, results: int = 1, *, alias
 
 def _walk(b: _Builder, closed: core.ClosedJaxpr | core.Jaxpr, args: Sequence[int], path: Path, trips: float) -> list[int]:
     """Add the equations of a jaxpr; returns the value numbers of its outputs."""
-    jaxpr, consts = (closed.jaxpr, closed.consts) if isinstance(closed, core.ClosedJaxpr) else (closed, ())
+    jaxpr, consts = opened(closed)
     env: dict[core.Var, int] = dict(zip(jaxpr.invars, args))
     for k, (var, _) in enumerate(zip(jaxpr.constvars, consts)):
         env[var] = _add_source(b, "constant", var.aval, (*path, -1 - k), f"constant {k}", constant=True).results[0]
@@ -314,7 +315,7 @@ def _remat(b: _Builder, eqn: core.JaxprEqn, args: list[int], path: Path, trips: 
 
 def _scan(b: _Builder, eqn: core.JaxprEqn, args: list[int], path: Path, trips: float) -> list[int]:
     p, source = eqn.params, source_of(eqn)
-    consts, carries = p["num_consts"], p["num_carry"]
+    consts, carries = scan_operands(p)
     inner = trips * p["length"]
     body = p["jaxpr"].jaxpr
     start = b.now

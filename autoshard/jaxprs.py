@@ -1,0 +1,23 @@
+"""What differs between the jaxprs of the JAX versions that we support, in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jax.extend import core
+
+
+def opened(jaxpr: core.ClosedJaxpr | core.Jaxpr) -> tuple[core.Jaxpr, Sequence[Any]]:
+    """A jaxpr and the values of its constants; up to JAX 0.11 only closed jaxprs have some, later all are one class."""
+    if isinstance(jaxpr, core.ClosedJaxpr):
+        return jaxpr.jaxpr, jaxpr.consts
+    return jaxpr, ()
+
+
+def scan_operands(params: Mapping[str, Any]) -> tuple[int, int]:
+    """How many of a scan's operands are constants and how many are carried; the rest is scanned over."""
+    if "num_consts" in params:
+        return params["num_consts"], params["num_carry"]
+    consts, carry, _ = params["ft_in"].unpack()  # from JAX 0.11 on
+    return len(list(consts)), len(list(carry))
