@@ -93,9 +93,8 @@ def captured_stderr(*, replay: bool = True) -> Iterator[CapturedLog]:
             caught.seek(0)
             written = caught.read()
             log.text = written.decode(errors="replace")
-            if replay:
-                os.write(original, written)
-            os.close(original)
+            with open(original, "wb") as stderr:  # closes the duplicate
+                stderr.write(written if replay else b"")
 
 
 def compile_with_log(

@@ -159,6 +159,18 @@ def wire_bytes(kind: Kind, nbytes: float, group_size: int) -> float:
             return nbytes
 
 
+def optimized_hlo(compiled: jax.stages.Compiled) -> str:
+    """Text of a compiled program.
+
+    Raises:
+        InputError: The backend does not show its programs.
+    """
+    text = compiled.as_text()
+    if text is None:
+        raise InputError("the backend shows no text of compiled programs; compile for CPU, GPU or TPU")
+    return text
+
+
 def memory(compiled: jax.stages.Compiled) -> MemoryUsage:
     """Memory of a compiled program on one device, from `memory_analysis()`.
 

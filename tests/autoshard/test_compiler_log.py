@@ -103,8 +103,9 @@ def test_the_older_wording_is_read() -> None:
     log = (
         "E0101 spmd_partitioner.cc:613] [spmd] Involuntary full rematerialization. The compiler was not able "
         "to go from sharding {devices=[4,2]<=[8]} to {devices=[8,1]<=[8]} without doing a full rematerialization of "
-        'the tensor for HLO operation: %dot = f32[4,4]{1,0} dot(f32[4,2]{1,0} %a, f32[2,4]{1,0} %b), metadata={op_name="jit(f)/dot" '
-        'source_file="model.py" source_line=3}. You probably want to enrich the sharding annotations.'
+        "the tensor for HLO operation: %dot = f32[4,4]{1,0} dot(f32[4,2]{1,0} %a, f32[2,4]{1,0} %b), "
+        'metadata={op_name="jit(f)/dot" source_file="model.py" '
+        "source_line=3}. You probably want to enrich the sharding annotations."
     )
     (found,) = involuntary_rematerializations(log, mesh_axes=MESH_AXES)
     assert (found.op, found.from_spec, found.to_spec) == ("dot", "P('x', 'y')", "P(('x', 'y'), None)")

@@ -1,0 +1,156 @@
+"""What a function's hand-written shardings really cost once XLA has compiled them."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from html import escape
+from typing import Any
+
+import jax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from autoshard.compiler_log import Rematerialization, compile_with_log, involuntary_rematerializations
+from autoshard.hlo import Collective, MemoryUsage, collectives, flops, memory, optimized_hlo
+from autoshard.propagation import PropagatedValue, propagated_values
+from autoshard.tables import html_table, nbytes_text, text_table
+
+REPLICATED_BYTES = 2**20
+"""Arrays below this size may be replicated without mention: biases, scales, scalars."""
+
+_SHOWN = 12  # of the replicated arrays; the data have all
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audit:
+    """What a compiled program does; all numbers per device and call.
+
+    Attributes:
+        collectives: Every collective, in the order of the program's text.
+        memory: Memory of the program.
+        flops: FLOPs of its matrix products and convolutions.
+        rematerializations: Tensors that XLA replicated because it found no better way.
+        replicated: Large arrays of which every device holds all, largest first.
+    """
+
+    collectives: tuple[Collective, ...]
+    memory: MemoryUsage
+    flops: float
+    rematerializations: tuple[Rematerialization, ...]
+    replicated: tuple[PropagatedValue, ...]
+
+    @property
+    def wire_bytes(self) -> float:
+        """Bytes sent."""
+        return sum(collective.call_wire_bytes for collective in self.collectives)
+
+    def to_json(self) -> str:
+        """Everything as JSON, the totals first."""
+        totals = {"wire_bytes": self.wire_bytes, "peak_memory_bytes": self.memory.total}
+        return json.dumps({**totals, **asdict(self)}, indent=2)
+
+    def __str__(self) -> str:
+        header, rows = _cost_table(self)
+        table = text_table(header, rows) if rows else ""
+        notes = "\n".join(f"- {note}" for note in _notes(self))
+        return "\n\n".join(part for part in (_headline(self), table, notes) if part)
+
+    def _repr_html_(self) -> str:
+        notes = "".join(f"<li>{escape(note)}</li>" for note in _notes(self))
+        return f"<p>{escape(_headline(self))}</p>{html_table(*_cost_table(self))}<ul>{notes}</ul>"
+
+
+def audit(
+    fn: Callable[..., Any],
+    mesh: Mesh,
+    *,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    in_shardings: Any = None,
+    out_shardings: Any = None,
+    donate_argnums: int | Sequence[int] = (),
+    static_argnums: int | Sequence[int] = (),
+    replicated_bytes: int = REPLICATED_BYTES,
+) -> Audit:
+    """Compile a function that was sharded by hand and say what its annotations cost.
+
+    Nothing runs: arguments may be arrays or shapes, and the mesh may be a TPU topology on a machine without a TPU
+    (`autoshard.topology.tpu_mesh`).
+
+    Args:
+        fn: The function, with `with_sharding_constraint` or `shard_map` inside as you wrote them; it may be jitted.
+        mesh: The mesh it is compiled for.
+        args: Positional arguments, arrays or `jax.ShapeDtypeStruct`s.
+        kwargs: Keyword arguments, likewise.
+        in_shardings: Shardings of the positional arguments, NamedShardings or PartitionSpecs, as `jax.jit` takes them;
+            None leaves them to the arguments, or to XLA.
+        out_shardings: Shardings of the results, likewise.
+        donate_argnums: Arguments whose memory is given away.
+        static_argnums: Arguments that are not traced.
+        replicated_bytes: From this size on, an array that every device holds in full is listed.
+    """
+    options: dict[str, Any] = {"donate_argnums": donate_argnums, "static_argnums": static_argnums}
+    if in_shardings is not None:
+        options["in_shardings"] = _on_mesh(in_shardings, mesh)
+    if out_shardings is not None:
+        options["out_shardings"] = _on_mesh(out_shardings, mesh)
+    lowered = jax.jit(fn, **options).lower(*args, **(kwargs or {}))
+    compiled, log = compile_with_log(lowered)
+    text, mesh_axes = optimized_hlo(compiled), dict(mesh.shape)
+    return Audit(
+        collectives=collectives(text, mesh_axes),
+        memory=memory(compiled),
+        flops=flops(text),
+        rematerializations=involuntary_rematerializations(log, text, mesh_axes),
+        replicated=_replicated(propagated_values(lowered), replicated_bytes),
+    )
+
+
+def _on_mesh(shardings: Any, mesh: Mesh) -> Any:
+    """The tree with every PartitionSpec put on the mesh."""
+
+    def place(leaf: Any) -> Any:
+        return NamedSharding(mesh, leaf) if isinstance(leaf, PartitionSpec) else leaf
+
+    return jax.tree.map(place, shardings, is_leaf=lambda leaf: isinstance(leaf, PartitionSpec))
+
+
+def _replicated(values: Sequence[PropagatedValue], replicated_bytes: int) -> tuple[PropagatedValue, ...]:
+    """Values that every device holds in full, each kind once, largest first."""
+    found = dict.fromkeys(value for value in values if value.parts == 1 and value.nbytes >= replicated_bytes)
+    return tuple(sorted(found, key=lambda value: -value.nbytes))
+
+
+def _headline(audit: Audit) -> str:
+    used = audit.memory
+    return (
+        f"sent per device and call {nbytes_text(audit.wire_bytes)}; peak memory {nbytes_text(used.total)} "
+        f"({nbytes_text(used.arguments)} arguments, {nbytes_text(used.temporaries)} temporaries, "
+        f"{nbytes_text(used.outputs - used.aliases)} results); {audit.flops / 1e9:.2f} GFLOP"
+    )
+
+
+def _cost_table(audit: Audit) -> tuple[list[str], list[list[str]]]:
+    """Bytes sent by source line and kind of collective, most first."""
+    sent: defaultdict[tuple[str, str, str], float] = defaultdict(float)
+    times: defaultdict[tuple[str, str, str], int] = defaultdict(int)
+    for collective in audit.collectives:
+        where = collective.source or collective.op_name or "(unknown)"
+        key = where, collective.kind, ",".join(collective.axes) or "?"
+        sent[key] += collective.call_wire_bytes
+        times[key] += collective.trips
+    rows = [[*key, str(times[key]), nbytes_text(sent[key])] for key in sorted(sent, key=lambda key: (-sent[key], key))]
+    return ["source", "collective", "axes", "times", "bytes sent"], rows
+
+
+def _notes(audit: Audit) -> list[str]:
+    notes = [f"full rematerialization: {message}" for message in audit.rematerializations]
+    notes += [f"every device holds all {nbytes_text(value.nbytes)} of {value}" for value in audit.replicated[:_SHOWN]]
+    if len(audit.replicated) > _SHOWN:
+        notes.append(f"every device holds all of {len(audit.replicated) - _SHOWN} more arrays")
+    unknown = sum(not collective.trips_known for collective in audit.collectives)
+    if unknown:
+        notes.append(f"{unknown} collectives run in loops of unknown length, counted as one trip")
+    return notes

@@ -1,0 +1,107 @@
+"""Audits of functions sharded by hand, with faults planted in them."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from autoshard.auditing import Audit, audit
+
+P = PartitionSpec
+BATCH, WIDTH, HIDDEN, F32 = 64, 512, 1024, 4
+
+
+@pytest.fixture(scope="module")
+def mesh() -> Mesh:
+    return Mesh(np.array(jax.devices()).reshape(4, 2), ("x", "y"))
+
+
+def network(params: dict[str, jax.Array], x: jax.Array) -> jax.Array:
+    hidden = jnp.tanh(x @ params["up"])
+    return hidden @ params["down"]
+
+
+PARAMS = {
+    "up": jax.ShapeDtypeStruct((WIDTH, HIDDEN), jnp.float32),
+    "down": jax.ShapeDtypeStruct((HIDDEN, WIDTH), jnp.float32),
+}
+X = jax.ShapeDtypeStruct((BATCH, WIDTH), jnp.float32)
+
+
+@pytest.fixture(scope="module")
+def half_done(mesh: Mesh) -> Audit:
+    """Tensor parallel, but `up` was forgotten."""
+    shardings = ({"up": P(), "down": P("y", None)}, P("x", None))
+    return audit(network, mesh, args=(PARAMS, X), in_shardings=shardings, out_shardings=P("x", None))
+
+
+def test_collectives_memory_and_flops_are_those_of_the_layout(half_done: Audit) -> None:
+    (reduced,) = half_done.collectives
+    assert (reduced.kind, reduced.axes, reduced.nbytes) == ("all-reduce", ("y",), BATCH // 4 * WIDTH * F32)
+    assert half_done.wire_bytes == reduced.nbytes
+    arguments = WIDTH * HIDDEN + HIDDEN // 2 * WIDTH + BATCH // 4 * WIDTH
+    assert half_done.memory.arguments == arguments * F32
+    assert half_done.flops == 2 * 2 * (BATCH // 4) * WIDTH * HIDDEN // 2
+    assert half_done.rematerializations == ()
+
+
+def test_what_every_device_holds_in_full_is_named(half_done: Audit) -> None:
+    (forgotten,) = half_done.replicated
+    assert (forgotten.role, forgotten.name, forgotten.nbytes) == ("argument", "params['up']", WIDTH * HIDDEN * F32)
+    assert "- every device holds all 2.0 MiB of argument params['up'] f32[512,1024]" in str(half_done).splitlines()
+
+
+def test_the_size_from_which_replication_matters_is_the_callers(mesh: Mesh) -> None:
+    found = audit(network, mesh, args=(PARAMS, X), in_shardings=P(), replicated_bytes=BATCH * HIDDEN * F32)
+    names = [value.name for value in found.replicated]
+    assert names[:2] == ["params['down']", "params['up']"]
+    assert "jit(network)/tanh" in names
+    assert "x" not in names
+
+
+def test_full_rematerializations_are_traced_to_the_line(mesh: Mesh) -> None:
+    def jump(x: jax.Array) -> jax.Array:
+        for spec in (P("y", None, "x"), P(None, ("x", "y"), None)):
+            x = jax.lax.with_sharding_constraint(jnp.sin(x), NamedSharding(mesh, spec))
+        return x
+
+    found = audit(jump, mesh, args=(jax.ShapeDtypeStruct((16, 16, 16), jnp.float32),))
+    line = jump.__code__.co_firstlineno + 2
+    assert [message.source for message in found.rematerializations] == [f"{__file__}:{line}"]
+    assert f"{__file__}:{line}: P('y', None, 'x') -> P(None, ('x', 'y'), None)" in str(found)
+
+
+def test_donation_and_static_arguments_are_passed_on(mesh: Mesh) -> None:
+    def scaled(x: jax.Array, times: int) -> jax.Array:
+        return x * times
+
+    found = audit(scaled, mesh, args=(jnp.ones((8, 8)), 3), donate_argnums=0, static_argnums=1)
+    assert found.memory.aliases == 8 * 8 * F32
+
+
+def test_a_jitted_function_with_shardings_of_its_own_is_audited_as_it_is(mesh: Mesh) -> None:
+    sharding = NamedSharding(mesh, P("x", "y"))
+    fn = jax.jit(jnp.sum, in_shardings=sharding)
+    found = audit(fn, mesh, args=(jax.ShapeDtypeStruct((8, 8), jnp.float32),))
+    assert {collective.kind for collective in found.collectives} == {"all-reduce"}
+    assert {axis for collective in found.collectives for axis in collective.axes} == {"x", "y"}
+    assert found.memory.arguments == 8 * 8 * F32 // 8
+
+
+def test_text_and_json_and_notebook_tell_the_same(half_done: Audit) -> None:
+    line = network.__code__.co_firstlineno + 2
+    width = len(f"{__file__}:{line}")
+    headline = str(half_done).splitlines()[0]
+    assert headline.startswith("sent per device and call 32.0 KiB; peak memory ")
+    assert headline.endswith("results); 0.02 GFLOP")
+    assert str(half_done).splitlines()[2:4] == [
+        f"{'source'.ljust(width)}  collective  axes  times  bytes sent",
+        f"{__file__}:{line}  all-reduce     y      1    32.0 KiB",
+    ]
+    data = json.loads(half_done.to_json())
+    assert data["wire_bytes"] == half_done.wire_bytes
+    assert data["replicated"][0]["name"] == "params['up']"
+    assert "<td>32.0 KiB</td>" in half_done._repr_html_()
