@@ -215,11 +215,17 @@ class MeshModel(_Frozen):
         return MeshModel(axes=axes, device=UNIT_DEVICE)
 
     @staticmethod
-    def preset(name: str, sizes: Mapping[str, int]) -> MeshModel:
-        """The mesh of `sizes` on known hardware; `autoshard.costs.PRESET_NAMES` lists the names."""
+    def preset(name: str, sizes: Mapping[str, int], *, slices: int | None = None) -> MeshModel:
+        """The mesh of `sizes` on known hardware, laid out as JAX does it.
+
+        Args:
+            name: One of `autoshard.costs.PRESET_NAMES`.
+            sizes: Size of each axis, major first.
+            slices: Number of TPU slices that the data-center network joins; by default as few as the machine allows.
+        """
         from .hardware import preset_mesh
 
-        return preset_mesh(name, sizes)
+        return preset_mesh(name, sizes, slices)
 
     @cached_property
     def axis_names(self) -> tuple[str, ...]:
