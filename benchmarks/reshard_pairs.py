@@ -1,4 +1,4 @@
-"""Compile planned reshardings and count what XLA moves: every pair of specs, or a sample, on virtual CPU devices or for TPU.
+"""Compile planned reshardings and count what XLA moves: all pairs of specs or a sample, on virtual CPUs or for TPU.
 
     python benchmarks/reshard_pairs.py --mesh x=4,y=2 --rank 3
     python benchmarks/reshard_pairs.py --mesh x=2,y=2,z=2 --rank 3 --setting grad --sample 500
@@ -23,9 +23,8 @@ def main() -> int:
     sizes = {name: int(size) for name, size in (axis.split("=") for axis in options.mesh.split(","))}
     shape = tuple(int(size) for size in options.shape.split(","))
     _prepare(sizes, tpu=options.tpu is not None)
-    from tests.costs.compiled import planned_chain
-
     from autoshard.costs import MeshModel
+    from tests.costs.compiled import planned_chain
 
     model = MeshModel.uniform(sizes, bytes_per_s=1.0, latency_s=0.0)
     pairs = list(itertools.permutations(_all_specs(model, shape, options.uneven), 2))

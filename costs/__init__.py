@@ -10,8 +10,9 @@ from .compute import memory_cost as memory_cost
 from .cost import ZERO_COST as ZERO_COST
 from .cost import Cost as Cost
 from .hardware import PRESET_NAMES as PRESET_NAMES
+from .links import CollectiveFit as CollectiveFit
+from .links import Link as Link
 from .mesh import DeviceModel as DeviceModel
-from .mesh import Link as Link
 from .mesh import MeshAxis as MeshAxis
 from .mesh import MeshModel as MeshModel
 from .planner import ReshardingPlan as ReshardingPlan
@@ -32,6 +33,7 @@ if __name__ != "autoshard.costs":
 __all__ = [
     "PRESET_NAMES",
     "ZERO_COST",
+    "CollectiveFit",
     "Cost",
     "DeviceModel",
     "Link",

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from .links import CollectiveFit
+from .measured import B200, GB200, GB300, H100
 from .mesh import DeviceModel, MeshModel, Platform
 from .placement import switch_axes, torus_axes
 
@@ -103,6 +105,7 @@ class SwitchMachine:
         latency_s: Seconds per collective within the host.
         network_bytes_per_s: What one device sends to other hosts in practice.
         network_latency_s: Seconds per collective between hosts.
+        fits: Laws fitted to collectives measured within a host.
     """
 
     chip: Chip
@@ -112,6 +115,7 @@ class SwitchMachine:
     latency_s: Figure
     network_bytes_per_s: Figure
     network_latency_s: Figure = _HOSTS_LATENCY_S
+    fits: tuple[CollectiveFit, ...] = ()
 
 
 def _tpu(source: str, bfloat16: float, memory: float, rate: float, usable: Figure | None, **others: float) -> Chip:
@@ -216,6 +220,7 @@ MACHINES: dict[str, TorusMachine | SwitchMachine] = {
         egress_bytes_per_s=Figure(370e9, "nccl-tests"),
         latency_s=Figure(2.5e-5, "xla-table"),
         network_bytes_per_s=Figure(46.9e9, "nccl-tests"),  # 375 GB/s a host of 8
+        fits=H100,
     ),
     "h200-sxm": SwitchMachine(
         chip=_gpu(141e9, 4800e9, bfloat16=989e12, float16=989e12, float32=494.5e12, int8=1979e12, float8=1979e12),
@@ -223,6 +228,7 @@ MACHINES: dict[str, TorusMachine | SwitchMachine] = {
         egress_bytes_per_s=Figure(370e9, "nccl-tests"),
         latency_s=Figure(2.5e-5, "xla-table"),
         network_bytes_per_s=Figure(46.9e9, "nccl-tests"),
+        fits=H100,  # the same switch and links
     ),
     "b200-hgx8": SwitchMachine(
         chip=_gpu(180e9, 8000e9, bfloat16=2250e12, float16=2250e12, float32=1125e12, int8=4500e12, float8=4500e12),
@@ -230,6 +236,7 @@ MACHINES: dict[str, TorusMachine | SwitchMachine] = {
         egress_bytes_per_s=Figure(700e9, "nccl-tests"),
         latency_s=Figure(3.7e-5, "xla-table"),
         network_bytes_per_s=Figure(47.7e9, "nccl-tests"),  # 381.8 GB/s a host of 8
+        fits=B200,
     ),
     "gb200-nvl72": SwitchMachine(
         chip=_gpu(186e9, 8000e9, bfloat16=2500e12, float16=2500e12, float32=1250e12, int8=5000e12, float8=5000e12),
@@ -237,6 +244,7 @@ MACHINES: dict[str, TorusMachine | SwitchMachine] = {
         egress_bytes_per_s=Figure(680e9, "nccl-tests"),
         latency_s=Figure(3e-5, "xla-table"),
         network_bytes_per_s=Figure(50e9, "nvidia"),
+        fits=GB200,
     ),
     "gb300-nvl72": SwitchMachine(
         chip=_gpu(288e9, 8000e9, bfloat16=2500e12, float16=2500e12, float32=1250e12, float8=5000e12),
@@ -244,6 +252,7 @@ MACHINES: dict[str, TorusMachine | SwitchMachine] = {
         egress_bytes_per_s=Figure(680e9, "nccl-tests"),
         latency_s=Figure(3e-5, "xla-table"),
         network_bytes_per_s=Figure(100e9, "assumed"),  # 800 Gb/s a GPU
+        fits=GB300,
     ),
     "mi300x": SwitchMachine(
         chip=_gpu(192e9, 5300e9, bfloat16=1307e12, float16=1307e12, float32=653.7e12, int8=2600e12, float8=2610e12),
@@ -307,6 +316,7 @@ def preset_mesh(name: str, sizes: Mapping[str, int], slices: int | None = None) 
             topology="full" if machine.full_mesh else "switch",
             inside=(machine.egress_bytes_per_s, machine.latency_s),
             outside=(machine.network_bytes_per_s, machine.network_latency_s),
+            fits=machine.fits,
         )
         return MeshModel(axes=axes, device=device, levels_overlap=True)
     axes = torus_axes(

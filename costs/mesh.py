@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-Topology = Literal["switch", "ring", "line", "full"]
+from .links import Frozen, Link, Topology, cut_links
+
 Platform = Literal["cpu", "tpu", "gpu"]
 
 # Precisions a device may not list, and what its vector or matrix unit does instead. Each chain ends in float32,
@@ -39,61 +40,7 @@ def split_sub_axis(name: str) -> tuple[str, int, int] | None:
     return (match["axis"], int(match["major"]), int(match["size"])) if match else None
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class Link(_Frozen):
-    """One physical dimension of the network, or a part of it.
-
-    Attributes:
-        topology: `ring` (wraps around, used both ways), `line` (a torus dimension that does not wrap), `switch` (every
-            pair at full speed) or `full` (a cable between every pair).
-        size: Number of devices along it.
-        bytes_per_s: What one link carries one way (`ring`, `line`, `full`), or what one device sends in all (`switch`).
-        latency_s: Seconds per hop (`ring`, `line`), or per collective (`switch`, `full`).
-        fabric: Links of one fabric share the work of a collective; different fabrics are levels of a hierarchy.
-    """
-
-    topology: Topology
-    size: int = Field(ge=1)
-    bytes_per_s: float = Field(gt=0)
-    latency_s: float = Field(ge=0)
-    fabric: str = "network"
-
-    def part(self, *, size: int, stride: int) -> Link:
-        """Every `stride`-th device of the link, `size` of them.
-
-        Devices of a torus dimension that are not neighbours reach each other through those in between: a hop takes
-        `stride` times as long, and the `stride` interleaved groups share the wires. A part that does not go all the way
-        round does not wrap.
-        """
-        if size == self.size:
-            return self
-        if self.topology in ("switch", "full"):
-            return self.model_copy(update={"size": size})
-        return self.model_copy(
-            update={
-                "size": size,
-                "topology": self.topology if size * stride == self.size else "line",
-                "bytes_per_s": self.bytes_per_s / stride,
-                "latency_s": self.latency_s * stride,
-            }
-        )
-
-
-def _cut_links(links: tuple[Link, ...], start: int, stop: int) -> list[Link]:
-    """The parts of links, major first, between two boundaries given as products of what is major of them."""
-    cut, major = [], 1
-    for link in links:
-        low, high = max(major, start), min(major * link.size, stop)
-        if high > low:
-            cut.append(link.part(size=high // low, stride=major * link.size // high))
-        major *= link.size
-    return cut
-
-
-class MeshAxis(_Frozen):
+class MeshAxis(Frozen):
     """A named axis of a mesh: the product of its links, major first."""
 
     name: str = Field(min_length=1)
@@ -124,7 +71,7 @@ class MeshAxis(_Frozen):
         return math.prod(link.size for link in self.links)
 
 
-class DeviceModel(_Frozen):
+class DeviceModel(Frozen):
     """One device: arithmetic, memory and the bandwidth between them.
 
     Attributes:
@@ -169,7 +116,7 @@ def _precision(dtype: str) -> str:
     return dtype
 
 
-class MeshModel(_Frozen):
+class MeshModel(Frozen):
     """A device mesh as the cost model sees it.
 
     Example:
@@ -258,7 +205,7 @@ class MeshModel(_Frozen):
         whole = next(candidate for candidate in self.axes if candidate.name == axis)
         if not part:
             return whole.links
-        return tuple(link for link in _cut_links(whole.links, major, major * size) if link.size > 1)
+        return tuple(link for link in cut_links(whole.links, major, major * size) if link.size > 1)
 
     @cached_property
     def num_devices(self) -> int:

@@ -6,14 +6,21 @@ import math
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 
-from .mesh import Link, MeshAxis, Topology
+from .links import CollectiveFit, Link, Topology
+from .mesh import MeshAxis
 
 Rate = tuple[float, float]
 """Bytes per second, and seconds of latency."""
 
 
 def switch_axes(
-    sizes: Mapping[str, int], *, domain: int, topology: Topology, inside: Rate, outside: Rate
+    sizes: Mapping[str, int],
+    *,
+    domain: int,
+    topology: Topology,
+    inside: Rate,
+    outside: Rate,
+    fits: tuple[CollectiveFit, ...] = (),
 ) -> tuple[MeshAxis, ...]:
     """Axes on hosts of `domain` devices: the minor axes lie within a host, the rest goes over the network.
 
@@ -23,6 +30,7 @@ def switch_axes(
         topology: How they are joined.
         inside: Rate within a host.
         outside: Rate between hosts.
+        fits: What was measured within a host.
     """
     room = _largest_divisor(math.prod(sizes.values()), domain)
     axes = []
@@ -31,7 +39,7 @@ def switch_axes(
         room //= near
         links = [
             _link("switch", size // near, outside, "network"),
-            _link(topology, near, inside, "host"),
+            _link(topology, near, inside, "host").model_copy(update={"fits": fits}),
         ]
         axes.append(MeshAxis(name=name, links=_without_ones(links)))
     return tuple(reversed(axes))

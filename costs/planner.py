@@ -11,8 +11,9 @@ from itertools import combinations, permutations
 import numpy as np
 from numpy.typing import NDArray
 
-from .collectives import CollectiveKind, collective_law
 from .cost import ZERO_COST
+from .laws import collective_law
+from .links import CollectiveKind
 from .mesh import MeshModel
 from .search import Array, PathTable, path_table, piece_name, split_axes
 from .spec import ShardingSpec

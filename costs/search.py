@@ -17,7 +17,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from .collectives import CollectiveKind, collective_law
+from .laws import collective_law
+from .links import CollectiveKind
 from .mesh import MeshModel, sub_axis_name
 from .runs import runs_from
 from .steps import Move, Piece, Sizes, Step, StepGraph, canonical_order, single_steps, step_graph

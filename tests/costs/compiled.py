@@ -6,10 +6,10 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -59,7 +59,7 @@ def planned_chain(source: ShardingSpec, target: ShardingSpec, shape: tuple[int, 
 
 
 def compile_chains(
-    chains: Sequence[Chain], mesh: Mesh, *, setting: Setting = "plain", dtype: jnp.dtype = jnp.dtype("float32")
+    chains: Sequence[Chain], mesh: Mesh, *, setting: Setting = "plain", dtype: str = "float32"
 ) -> Outcome:
     """Compiles all chains as one program for the devices of `mesh`, every chain on an argument of its own."""
 
@@ -91,9 +91,9 @@ def compile_chains(
 def planned_bytes(chain: Chain, mesh: MeshModel, *, setting: Setting = "plain") -> float:
     """Wire bytes that the model predicts for a chain of float32; under grad it is walked there and back."""
     stops = (chain.source, *chain.constraints)
-    there = sum(_bytes(a, b, chain.shape, mesh) for a, b in zip(stops, stops[1:]))
+    there = sum(_bytes(a, b, chain.shape, mesh) for a, b in pairwise(stops))
     if setting == "grad":
-        return there + sum(_bytes(b, a, chain.shape, mesh) for a, b in zip(stops, stops[1:]))
+        return there + sum(_bytes(b, a, chain.shape, mesh) for a, b in pairwise(stops))
     return there * (TRIPS if setting == "scan" else 1)
 
 
