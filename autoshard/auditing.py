@@ -152,5 +152,5 @@ def _notes(audit: Audit) -> list[str]:
         notes.append(f"every device holds all of {len(audit.replicated) - _SHOWN} more arrays")
     unknown = sum(not collective.trips_known for collective in audit.collectives)
     if unknown:
-        notes.append(f"{unknown} collectives run in loops of unknown length, counted as one trip")
+        notes.append(f"{unknown} collectives run in loops that run as often as data says, counted as one trip")
     return notes

@@ -58,7 +58,7 @@ class Collective:
         nbytes: Bytes of the result on one device, per execution.
         wire_bytes: Bytes one device sends, per execution.
         trips: Executions per call of the program.
-        trips_known: False where a loop around it runs as often as data says; such a loop is counted as one trip.
+        trips_known: False where a loop around it runs as often as data says; its trips are assumed.
         conditional: Whether it stands in a branch of a conditional, and may not run at all.
         op_name: JAX's name of the operation it was made for.
         source: The user's `file:line`, empty where the compiler lost it.
@@ -104,7 +104,11 @@ class MemoryUsage:
 
 
 def collectives(
-    text: str, mesh_axes: Mapping[str, int] | None = None, num_devices: int | None = None
+    text: str,
+    mesh_axes: Mapping[str, int] | None = None,
+    num_devices: int | None = None,
+    *,
+    assumed_trips: int = 1,
 ) -> tuple[Collective, ...]:
     """The collectives of a compiled program, in the order of its text.
 
@@ -113,6 +117,7 @@ def collectives(
         mesh_axes: Axis names and sizes of the mesh the program was compiled for, in mesh order; without it the
             collectives have no axes.
         num_devices: Devices of the program, if its text does not say.
+        assumed_trips: Trips of a loop that runs as often as data says.
 
     Raises:
         InputError: The text is not optimised HLO, or has a collective of unknown form.
@@ -121,10 +126,12 @@ def collectives(
     devices = num_devices or module.num_devices
     found: list[Collective] = []
     chains: dict[tuple[str, ...], Collective] = {}
-    for name, execution in _in_text_order(module):
-        computation = module.computations[name]
+    runs = executions(module, assumed_trips)
+    for name, computation in module.computations.items():
+        if name not in runs:
+            continue
         for instruction in computation.instructions.values():
-            collective = _collective(module, computation, execution, instruction, mesh_axes, devices)
+            collective = _collective(module, computation, runs[name], instruction, mesh_axes, devices)
             if collective is None:
                 continue
             chain = _chain(instruction)
@@ -186,11 +193,6 @@ def memory(compiled: jax.stages.Compiled) -> MemoryUsage:
         aliases=analysis.alias_size_in_bytes,
         temporaries=analysis.temp_size_in_bytes,
     )
-
-
-def _in_text_order(module: Module) -> list[tuple[str, Execution]]:
-    runs = executions(module)
-    return [(name, runs[name]) for name in module.computations if name in runs]
 
 
 def _collective(

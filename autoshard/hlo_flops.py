@@ -9,33 +9,42 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
 from autoshard.errors import InputError
 from autoshard.hlo_text import ArrayShape, Computation, Instruction, array_shapes, parse_module
-from autoshard.hlo_trips import executions
+from autoshard.hlo_trips import calls
 
 _LHS_CONTRACTING = re.compile(r'"lhs_contracting_dimensions":\[([^\]]*)\]')
 
 
-def flops(text: str) -> float:
+def flops(text: str, *, assumed_trips: int = 1) -> float:
     """FLOPs of one device per call of a compiled program, in its dots, convolutions and cuBLAS matmuls.
+
+    Of a conditional the costliest branch counts.
 
     Args:
         text: Optimised HLO, as `compiled.as_text()` gives it.
+        assumed_trips: Trips of a loop that runs as often as data says.
     """
     module = parse_module(text)
-    return float(
-        sum(
-            execution.times * _computation_flops(module.computations[name])
-            for name, execution in executions(module).items()
-        )
-    )
 
+    @cache
+    def of_computation(name: str) -> int:
+        computation = module.computations[name]
+        total = 0
+        for instruction in computation.instructions.values():
+            inside = [
+                call.times_assuming(assumed_trips) * of_computation(call.callee)
+                for call in calls(module, computation, instruction)
+            ]
+            total += _instruction_flops(computation, instruction)
+            total += max(inside) if instruction.opcode == "conditional" else sum(inside)
+        return total
 
-def _computation_flops(computation: Computation) -> int:
-    return sum(_instruction_flops(computation, instruction) for instruction in computation.instructions.values())
+    return float(of_computation(module.entry))
 
 
 def _instruction_flops(computation: Computation, instruction: Instruction) -> int:

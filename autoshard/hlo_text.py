@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from autoshard.errors import InputError
 
@@ -118,6 +119,7 @@ class Module:
     lines_by_frame: Mapping[int, str]
 
 
+@lru_cache(maxsize=1)  # collectives, FLOPs and source lines are asked of one program in a row
 def parse_module(text: str) -> Module:
     """Read the text of one HLO module.
 

@@ -24,7 +24,7 @@ class Execution:
     """How one computation runs within a call of the module.
 
     Attributes:
-        times: Runs per call. A loop of unknown length counts as one trip, and every branch of a conditional as taken.
+        times: Runs per call; every branch of a conditional counts as taken.
         times_known: Whether every loop around it has a known trip count.
         conditional: Whether it runs only in some branch of a conditional.
         caller: Metadata of the instruction that runs it, for instructions inside that have none.
@@ -37,12 +37,22 @@ class Execution:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Call:
-    """An instruction running a computation, `times` times each time it runs itself (None: depends on data)."""
+class Call:
+    """A computation that an instruction runs.
+
+    Attributes:
+        callee: Name of the computation.
+        times: Runs each time the instruction runs; None for a loop that runs as often as data says.
+        conditional: Whether it is one branch of several.
+    """
 
     callee: str
     times: int | None = 1
     conditional: bool = False
+
+    def times_assuming(self, assumed_trips: int) -> int:
+        """The runs, where a loop that runs as often as data says is taken to run so often."""
+        return assumed_trips if self.times is None else self.times
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +66,21 @@ class _Affine:
 _Parameters = Callable[[int], _Affine | None]
 
 
-def executions(module: Module) -> dict[str, Execution]:
+def executions(module: Module, assumed_trips: int = 1) -> dict[str, Execution]:
     """How often each computation runs per call of the module; computations that never run are absent.
 
     Functions applied to single elements (of a reduce, a sort, or the sum in an all-reduce) are not followed.
+
+    Args:
+        module: The module.
+        assumed_trips: Trips of a loop that runs as often as data says.
     """
     found = {module.entry: Execution(times=1)}
     for name in _callers_first(module):
         computation, here = module.computations[name], found[name]
         for instruction in computation.instructions.values():
-            for call in _calls(module, computation, instruction):
-                inside = _inside(module, instruction, call, here)
+            for call in calls(module, computation, instruction):
+                inside = _inside(module, instruction, call, here, assumed_trips)
                 found[call.callee] = _together(found.get(call.callee), inside)
     return found
 
@@ -159,21 +173,28 @@ def _callee(instruction: Instruction, key: str) -> str:
     return name.lstrip("%")
 
 
-def _calls(module: Module, parent: Computation, instruction: Instruction) -> tuple[_Call, ...]:
+def calls(module: Module, parent: Computation, instruction: Instruction) -> tuple[Call, ...]:
+    """The computations that an instruction runs as a whole.
+
+    Args:
+        module: The module.
+        parent: The computation the instruction stands in.
+        instruction: Any instruction; most run none.
+    """
     callees = _callees(instruction)
     if instruction.opcode == "while":
         trips = trip_count(module, parent, instruction)
         body, condition = callees
         # The condition is evaluated once more than the body, to leave the loop.
-        return _Call(callee=body, times=trips), _Call(callee=condition, times=None if trips is None else trips + 1)
-    return tuple(_Call(callee=callee, conditional=instruction.opcode == "conditional") for callee in callees)
+        return Call(callee=body, times=trips), Call(callee=condition, times=None if trips is None else trips + 1)
+    return tuple(Call(callee=callee, conditional=instruction.opcode == "conditional") for callee in callees)
 
 
-def _inside(module: Module, instruction: Instruction, call: _Call, here: Execution) -> Execution:
+def _inside(module: Module, instruction: Instruction, call: Call, here: Execution, assumed_trips: int) -> Execution:
     """The part of the callee's execution that this call accounts for."""
     metadata = instruction.metadata(module.lines_by_frame)
     return Execution(
-        times=here.times * (1 if call.times is None else call.times),
+        times=here.times * call.times_assuming(assumed_trips),
         times_known=here.times_known and call.times is not None,
         conditional=here.conditional or call.conditional,
         caller=metadata if metadata.op_name or metadata.source else here.caller,

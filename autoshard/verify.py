@@ -107,7 +107,7 @@ class Verification:
         compiled_flops: FLOPs of the compiled program's matrix products and convolutions.
         rematerializations: Tensors that XLA replicated because it found no better way.
         unhonoured: Results that did not get the sharding asked for.
-        unknown_trips: Collectives in loops that run as often as data says, counted as one trip.
+        unknown_trips: Collectives in loops that run as often as data says, whose trips are assumed.
         wire_tolerance: Relative difference in bytes sent that is accepted.
         memory_tolerance: Relative difference in peak memory that is accepted.
     """
@@ -211,6 +211,7 @@ def compare(
     predicted_peak_memory_bytes: float | None = None,
     compiled_memory: MemoryUsage | None = None,
     unhonoured: Sequence[ShardingDifference] = (),
+    assumed_trips: int = 1,
     wire_tolerance: float = WIRE_TOLERANCE,
     memory_tolerance: float = MEMORY_TOLERANCE,
 ) -> Verification:
@@ -224,16 +225,17 @@ def compare(
         predicted_peak_memory_bytes: Peak memory of the plan, per device.
         compiled_memory: Memory of the compiled program, as `autoshard.hlo.memory` gives it.
         unhonoured: Results whose sharding is not the one asked for, as `unhonoured_outputs` finds them.
+        assumed_trips: Trips of a loop that runs as often as data says, as the plan assumes them.
         wire_tolerance: Accepted difference in bytes sent, relative to the compiled program.
         memory_tolerance: Accepted difference in peak memory, relative to the compiled program.
     """
-    compiled = collectives(text, mesh_axes)
+    compiled = collectives(text, mesh_axes, assumed_trips=assumed_trips)
     return Verification(
         rows=_rows(predicted, compiled),
         sources=_sources(predicted, compiled),
         predicted_peak_memory_bytes=predicted_peak_memory_bytes,
         memory=compiled_memory,
-        compiled_flops=flops(text),
+        compiled_flops=flops(text, assumed_trips=assumed_trips),
         rematerializations=involuntary_rematerializations(log, text, mesh_axes),
         unhonoured=tuple(unhonoured),
         unknown_trips=sum(not collective.trips_known for collective in compiled),
@@ -249,6 +251,7 @@ def verify_lowered(
     *,
     out_shardings: Any = None,
     predicted_peak_memory_bytes: float | None = None,
+    assumed_trips: int = 1,
     wire_tolerance: float = WIRE_TOLERANCE,
     memory_tolerance: float = MEMORY_TOLERANCE,
 ) -> Verification:
@@ -261,6 +264,7 @@ def verify_lowered(
         mesh_axes: Axis names and sizes of that mesh, in mesh order.
         out_shardings: Shardings the results should have, a tree of the results' structure with None where any will do.
         predicted_peak_memory_bytes: Peak memory of the plan, per device.
+        assumed_trips: Trips of a loop that runs as often as data says, as the plan assumes them.
         wire_tolerance: Accepted difference in bytes sent, relative to the compiled program.
         memory_tolerance: Accepted difference in peak memory, relative to the compiled program.
     """
@@ -273,6 +277,7 @@ def verify_lowered(
         predicted_peak_memory_bytes=predicted_peak_memory_bytes,
         compiled_memory=memory(compiled),
         unhonoured=() if out_shardings is None else unhonoured_outputs(lowered, compiled, out_shardings),
+        assumed_trips=assumed_trips,
         wire_tolerance=wire_tolerance,
         memory_tolerance=memory_tolerance,
     )
@@ -401,5 +406,5 @@ def _tables(verification: Verification) -> tuple[tuple[list[str], list[list[str]
 def _notes(verification: Verification) -> list[str]:
     notes = list(verification.problems)
     if verification.unknown_trips:
-        notes.append(f"{verification.unknown_trips} collectives run in loops of unknown length, counted as one trip")
+        notes.append(f"{verification.unknown_trips} collectives run in loops whose trips are not known but assumed")
     return notes

@@ -310,6 +310,16 @@ class TestFlops:
         expected = layers * matmuls * 2 * (batch // X) * width * (hidden // Y)
         assert flops((DATA / "tpu_scan.hlo").read_text()) == expected
 
+    def test_the_costliest_branch_counts(self) -> None:
+        square = jax.ShapeDtypeStruct((ROWS, ROWS), jnp.float32)
+
+        def switch(which: jax.Array, a: jax.Array, b: jax.Array) -> jax.Array:
+            branches = [matmul, lambda a, b: matmul(matmul(a, b), b), lambda a, b: a]
+            return jax.lax.switch(which, branches, a, b)
+
+        text = jax.jit(switch).lower(jax.ShapeDtypeStruct((), jnp.int32), square, square).compile().as_text()
+        assert flops(text) == 2 * 2 * ROWS**3
+
 
 class TestMemory:
     def test_donated_arguments_are_not_counted_twice(self) -> None:

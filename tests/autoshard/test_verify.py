@@ -168,9 +168,13 @@ def test_loops_of_unknown_length_are_noted(mesh: Mesh) -> None:
 
     square = jax.ShapeDtypeStruct((ROWS, ROWS), jnp.float32)
     shardings = (NamedSharding(mesh, P("y", "x")), NamedSharding(mesh, P("x", None)))
-    found = verify_lowered([], jax.jit(fn, in_shardings=shardings).lower(square, square), MESH_AXES)
+    lowered = jax.jit(fn, in_shardings=shardings).lower(square, square)
+    found = verify_lowered([], lowered, MESH_AXES)
+    often = verify_lowered([], lowered, MESH_AXES, assumed_trips=10)
     assert found.unknown_trips > 0
-    assert "run in loops of unknown length, counted as one trip" in str(found)
+    assert often.compiled_wire_bytes > 9 * found.compiled_wire_bytes
+    assert often.compiled_flops == 10 * found.compiled_flops
+    assert "run in loops whose trips are not known but assumed" in str(found)
 
 
 def test_the_text_says_all_at_a_glance(lowered: jax.stages.Lowered) -> None:
