@@ -345,7 +345,11 @@ def _abstract_arguments(args: Any, kwargs: Any, static: frozenset[int]) -> tuple
 def _is_misplaced(error: ValueError) -> bool:
     """Whether jit refuses an argument because it lives elsewhere than planned."""
     text = str(error)
-    return "Received incompatible devices" in text or "does not match the sharding" in text or "incompatible shardings" in text
+    return (
+        "Received incompatible devices" in text
+        or "does not match the sharding" in text
+        or "incompatible shardings" in text
+    )
 
 
 def _summary(plan: Plan) -> str:

@@ -90,9 +90,7 @@ def _is_leaf(node: Any) -> bool:
     return node is None or isinstance(node, _Leaf)
 
 
-def flat_fixed(
-    prefix: Any, tree: Any, names: Sequence[str], mesh: Mesh | AbstractMesh, what: str
-) -> dict[int, Fixed]:
+def flat_fixed(prefix: Any, tree: Any, names: Sequence[str], mesh: Mesh | AbstractMesh, what: str) -> dict[int, Fixed]:
     """The shardings that a caller fixed, per flat leaf.
 
     Args:

@@ -114,7 +114,9 @@ class _Decoder:
         scale = self.lowered.mesh.wire_scale(facts.dtype)
         return plan_resharding(source, target, facts.shape, facts.itemsize, self.lowered.mesh, wire_scale=scale)
 
-    def _move(self, value: int, move: ReshardingPlan, trips: float, user: Op | None) -> tuple[tuple[tuple[str, ...], ...], ...]:
+    def _move(
+        self, value: int, move: ReshardingPlan, trips: float, user: Op | None
+    ) -> tuple[tuple[tuple[str, ...], ...], ...]:
         """Record the collectives of a resharding; returns its constraints."""
         graph = self.lowered.graph
         producer = graph.values[value].producer[0]
@@ -191,7 +193,9 @@ class _Decoder:
 
     def _op_cost(self, op: Op, strategy: Strategy) -> OpCost:
         for collective in strategy.collectives:
-            share = strategy.communication.seconds * collective.wire_bytes / max(strategy.communication.wire_bytes, 1e-30)
+            share = (
+                strategy.communication.seconds * collective.wire_bytes / max(strategy.communication.wire_bytes, 1e-30)
+            )
             self.collectives.append(
                 PlannedCollective(
                     kind=collective.kind, axes=collective.axes, wire_bytes=collective.wire_bytes, seconds=share,
@@ -252,7 +256,10 @@ class _Decoder:
         chosen = [(op, self._strategy(p)) for p, op in enumerate(lowered.graph.ops)]
         compute = sum(s.compute.seconds * op.trips for op, s in chosen if s is not None)
         flops = sum(s.compute.flops * op.trips for op, s in chosen if s is not None)
-        by_role = {role: sum(c.seconds * c.trips for c in self.collectives if c.role == role) for role in ("reduction", "resharding")}
+        by_role = {
+            role: sum(c.seconds * c.trips for c in self.collectives if c.role == role)
+            for role in ("reduction", "resharding")
+        }
         return Totals(
             compute_seconds=compute,
             reduction_seconds=by_role["reduction"],

@@ -212,9 +212,7 @@ class _Emitter:
             held = [self.inside(d, outer, a) for (_, d), outer, a in zip(entered, args, arrays)]
             outs = self.walk(p["jaxpr"], held, path)
             kept = [self.carried(out, entered[consts + k][1]) for k, out in enumerate(outs[:carries])]
-            stacked = [
-                self.enter("scan_ys", out, path, carries + k)[0] for k, out in enumerate(outs[carries:])
-            ]
+            stacked = [self.enter("scan_ys", out, path, carries + k)[0] for k, out in enumerate(outs[carries:])]
             return kept + stacked
 
         avals = [v.aval for v in p["jaxpr"].jaxpr.invars]

@@ -138,16 +138,16 @@ class Graph:
                 before it is made by anything but a loop's carry.
         """
         for number, value in enumerate(self.values):
-            op, k = value.producer
-            assert self.ops[op].results[k] == number, f"value {number} is not result {k} of op {op}"
+            maker, k = value.producer
+            assert self.ops[maker].results[k] == number, f"value {number} is not result {k} of op {maker}"
         for position, op in enumerate(self.ops):
-            for k, (number, dims) in enumerate(zip(op.operands, op.rule.operands)):
-                if number == LITERAL:
+            for slot, (operand, dims) in enumerate(zip(op.operands, op.rule.operands)):
+                if operand == LITERAL:
                     continue
-                value = self.values[number]
-                assert len(dims) == len(value.facts.shape), f"{op.primitive}: rank of operand {k}"
-                late = value.producer[0] >= position and not op.primitive.endswith("_carry")
-                assert not late, f"{op.primitive} at {position} uses {value.name} made at {value.producer[0]}"
+                used = self.values[operand]
+                assert len(dims) == len(used.facts.shape), f"{op.primitive}: rank of operand {slot}"
+                late = used.producer[0] >= position and not op.primitive.endswith("_carry")
+                assert not late, f"{op.primitive} at {position} uses {used.name} made at {used.producer[0]}"
 
     def lines(self) -> Iterator[str]:
         """The graph as text, one operation a line; the same for the same program."""

@@ -47,7 +47,9 @@ def mesh_model(mesh: Mesh | AbstractMesh, hardware: str | MeshModel | None) -> M
         return hardware
     name = hardware if hardware is not None else _preset_of(mesh)
     if name not in PRESET_NAMES:
-        raise OptionError(f"hardware={name!r} is not a preset; known are {', '.join(PRESET_NAMES)}, or pass a MeshModel")
+        raise OptionError(
+            f"hardware={name!r} is not a preset; known are {', '.join(PRESET_NAMES)}, or pass a MeshModel"
+        )
     return MeshModel.preset(name, sizes)
 
 

@@ -17,7 +17,9 @@ from autoshard.graph import LITERAL, Graph, Op
 FUSED_LIFE_OPS = 2
 """A fusible value that lives at most so many operations is taken to be fused (measured against the TPU compiler)."""
 
-CHEAP = frozenset("convert_element_type broadcast_in_dim reshape squeeze expand_dims transpose stop_gradient copy neg".split())
+CHEAP = frozenset(
+    "convert_element_type broadcast_in_dim reshape squeeze expand_dims transpose stop_gradient copy neg".split()
+)
 """Fusible operations that XLA computes again for every user rather than keep."""
 
 

@@ -100,7 +100,9 @@ class Lowered:
     links: tuple[Link, ...]
     fixed_outputs: Mapping[int, Fixed]
 
-    def table(self, facts: TensorFacts, sources: Sequence[ShardingSpec], targets: Sequence[ShardingSpec]) -> ReshardTable:
+    def table(
+        self, facts: TensorFacts, sources: Sequence[ShardingSpec], targets: Sequence[ShardingSpec]
+    ) -> ReshardTable:
         """Resharding costs of one tensor between specs."""
         return _table(facts, sources, targets, self.mesh)
 
@@ -242,9 +244,7 @@ class _Lowering:
         pairs += [(spec, coarse) for spec in column.specs for coarse in shared if _is_gathered(coarse, spec)]
         return pairs if len(pairs) > len(column.specs) else None
 
-    def _add_copy_node(
-        self, value: int, own: Supplier, pairs: list[tuple[ShardingSpec, ShardingSpec]]
-    ) -> Supplier:
+    def _add_copy_node(self, value: int, own: Supplier, pairs: list[tuple[ShardingSpec, ShardingSpec]]) -> Supplier:
         """A node that holds the value in the spec that is produced and, by choice, in a second one."""
         facts = self.graph.values[value].facts
         position, _ = self.graph.values[value].producer
@@ -294,9 +294,13 @@ class _Lowering:
         supplier = self.suppliers[value]
         targets = agreeing_specs(self.graph.values[value].facts.shape, fixed, self.mesh)
         if not targets:
-            raise SpecError(f"output {output}: no sharding of shape {self.graph.values[value].facts.shape} agrees with it")
+            raise SpecError(
+                f"output {output}: no sharding of shape {self.graph.values[value].facts.shape} agrees with it"
+            )
         seconds = _table(self.graph.values[value].facts, supplier.specs, targets, self.mesh).seconds.min(axis=1)
-        self.costs[supplier.node] = self.costs[supplier.node] + np.minimum(seconds[supplier.first], seconds[supplier.second])
+        self.costs[supplier.node] = self.costs[supplier.node] + np.minimum(
+            seconds[supplier.first], seconds[supplier.second]
+        )
 
     def _connect(self, link: Link, user_node: int, column: SpecColumn) -> None:
         """Add the edge of a use, unless nothing ever needs resharding."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from autoshard.costs import MeshModel
 from autoshard.decode import decode
 from autoshard.errors import InfeasibleError, SolverError, UnsupportedError
-from autoshard.graph import LITERAL, Graph
+from autoshard.graph import Graph
 from autoshard.liveness import Liveness
 from autoshard.lower import Lowered, lower
 from autoshard.plan import PLAN_VERSION, Plan, SolverSummary, Totals

@@ -113,16 +113,18 @@ def _argument_name(path: Sequence[Any], signature_names: Sequence[str]) -> str:
 
 
 def facts_of(aval: Any) -> TensorFacts:
-    """Shape, dtype name and bytes per element of an abstract value; tokens and the like have none."""
+    """Shape, dtype name and bytes per element of an abstract value; tokens and the like have none.
+
+    Types of fewer than eight bits are counted as one byte an element, as XLA keeps them unless a backend packs them.
+    """
     shape = tuple(getattr(aval, "shape", ()))
     dtype = getattr(aval, "dtype", None)
     if dtype is None:
-        return TensorFacts((), "token", 0.0)
+        return TensorFacts((), "token", 0)
     if jnp.issubdtype(dtype, jax.dtypes.extended):
         element = jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct((), dtype))
-        return TensorFacts(shape, str(dtype), float(math.prod(element.shape) * element.dtype.itemsize))
-    bits = jnp.iinfo(dtype).bits if str(dtype) in ("int2", "uint2", "int4", "uint4") else 8 * np.dtype(dtype).itemsize
-    return TensorFacts(shape, str(dtype), bits / 8)
+        return TensorFacts(shape, str(dtype), math.prod(element.shape) * element.dtype.itemsize)
+    return TensorFacts(shape, str(dtype), np.dtype(dtype).itemsize)
 
 
 @dataclass(slots=True)
@@ -242,7 +244,9 @@ def _identity_rule(operands: int, facts: TensorFacts, results: int = 1, *, alias
     return b.build([dims] * operands, [dims] * results, aliases=aliases)
 
 
-def _walk(b: _Builder, closed: core.ClosedJaxpr | core.Jaxpr, args: Sequence[int], path: Path, trips: float) -> list[int]:
+def _walk(
+    b: _Builder, closed: core.ClosedJaxpr | core.Jaxpr, args: Sequence[int], path: Path, trips: float
+) -> list[int]:
     """Add the equations of a jaxpr; returns the value numbers of its outputs."""
     jaxpr, consts = opened(closed)
     env: dict[core.Var, int] = dict(zip(jaxpr.invars, args))
@@ -291,7 +295,15 @@ def _inline(parameter: str) -> Callable[..., list[int]]:
 
 
 def _enter(
-    b: _Builder, kind: str, number: int, aval: Any, path: Path, slot: int, inner_trips: float, outer_trips: float, source: str
+    b: _Builder,
+    kind: str,
+    number: int,
+    aval: Any,
+    path: Path,
+    slot: int,
+    inner_trips: float,
+    outer_trips: float,
+    source: str,
 ) -> _Draft:
     """A boundary through which an outer value is used in a region under one sharding."""
     facts = b.facts(number, aval)
@@ -309,7 +321,10 @@ def _name(b: _Builder, number: int) -> str:
 
 def _remat(b: _Builder, eqn: core.JaxprEqn, args: list[int], path: Path, trips: float) -> list[int]:
     source = source_of(eqn)
-    entered = [_enter(b, "remat_in", n, v.aval, path, k, trips, trips, source) for k, (n, v) in enumerate(zip(args, eqn.invars))]
+    entered = [
+        _enter(b, "remat_in", n, v.aval, path, k, trips, trips, source)
+        for k, (n, v) in enumerate(zip(args, eqn.invars))
+    ]
     return _walk(b, eqn.params["jaxpr"], [d.results[0] for d in entered], path, trips)
 
 

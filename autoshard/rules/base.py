@@ -52,7 +52,7 @@ class TensorFacts:
 
     shape: tuple[int, ...]
     dtype: str
-    itemsize: float
+    itemsize: int
 
     @property
     def elements(self) -> int:
@@ -60,7 +60,7 @@ class TensorFacts:
         return math.prod(self.shape)
 
     @property
-    def nbytes(self) -> float:
+    def nbytes(self) -> int:
         """Bytes of the whole tensor."""
         return self.elements * self.itemsize
 
