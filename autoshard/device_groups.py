@@ -21,7 +21,8 @@ Groups = tuple[tuple[int, ...], ...]
 
 _IOTA = re.compile(r"\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
 _SUB_AXIS = re.compile(r"(.+):\((\d+)\)(\d+)")
-_AXIS_REFERENCE = re.compile(r"'?([^',:()]+)'?(:\(\d+\)\d+)?(?:,|$)")
+_AXIS_REFERENCE = re.compile(r"\s*'?([^',:()]+)'?(:\(\d+\)\d+)?(?:,|$)")
+_NAMED = re.compile(r"\{mesh(\[[^\]]*\])(?:, device_ids=(\([^()]*(?:\([^()]*\)[^()]*)?\)))?, \[([^\]]*)\]\}")
 _TILED = re.compile(r"\{devices=\[([\d,]+)\](<=\[[\d,]+\](?:T\([\d,]+\))?|[\d,]+)( last_tile_dim_replicate)?\}")
 
 
@@ -118,6 +119,11 @@ def axes_of_pairs(pairs: Groups, mesh_axes: Mapping[str, int]) -> tuple[str, ...
 def spec_of_sharding(sharding: str, mesh_axes: Mapping[str, int]) -> tuple[tuple[str, ...], ...] | None:
     """The mesh axes, major first, that an HLO sharding gives to each dimension.
 
+    Args:
+        sharding: As XLA writes it: `{devices=[2,1,4]<=[4,2]T(1,0)}`, or `{mesh['x'=4,'y'=2], [{'y'}, {}, {'x'}]}` since
+            JAX 0.12, whose mesh may have other axes than the user's.
+        mesh_axes: Axis names and sizes of the user's mesh, in mesh order.
+
     Returns:
         One tuple of axes per dimension, none at all for `{replicated}`; None where the sharding follows no axes of
         this mesh or is of another kind.
@@ -127,16 +133,36 @@ def spec_of_sharding(sharding: str, mesh_axes: Mapping[str, int]) -> tuple[tuple
     """
     if sharding == "{replicated}":
         return ()
-    tiled = _TILED.fullmatch(sharding)
-    if tiled is None:
+    if tiled := _TILED.fullmatch(sharding):
+        devices = _tiled_devices(tiled[1], tiled[2])
+    elif named := _NAMED.fullmatch(sharding):
+        devices = _named_devices(named[1], named[2] or "", named[3])
+    else:
         return None
-    tiles = _integers(tiled[1])
-    iota = _IOTA.fullmatch(f"[{tiled[1]}]{tiled[2]}")
-    devices = (_iota(iota[2], iota[3]) if iota else np.array(_integers(tiled[2]))).reshape(tiles)
     if devices.size != math.prod(mesh_axes.values()):
         return None
-    spec = [_axes_of_dimension(devices, dim, mesh_axes) for dim in range(devices.ndim - bool(tiled[3]))]
+    ranks_of_copies = 0 if tiled and not tiled[3] else 1
+    spec = [_axes_of_dimension(devices, dim, mesh_axes) for dim in range(devices.ndim - ranks_of_copies)]
     return None if None in spec else tuple(axes for axes in spec if axes is not None)
+
+
+def _tiled_devices(tiles: str, devices: str) -> npt.NDArray[np.int64]:
+    """Devices by tile, from `2,1,4` and `<=[4,2]T(1,0)` or a list."""
+    iota = _IOTA.fullmatch(f"[{tiles}]{devices}")
+    numbers = _iota(iota[2], iota[3]) if iota else np.array(_integers(devices))
+    return numbers.reshape(_integers(tiles))
+
+
+def _named_devices(mesh_text: str, devices_text: str, dims: str) -> npt.NDArray[np.int64]:
+    """Devices by tile, with those that hold copies of one along a last dimension, from `{'y'}, {}, {'x'}`."""
+    mesh_axes = _mesh_axes(mesh_text)
+    by_dim = [_axis_references(dim) for dim in re.findall(r"\{([^}]*)\}", dims)]
+    # Groups over all axes that split something are the tiles of one copy, in order of the dimensions.
+    copies = np.array(groups_of_axes([axis for axes in by_dim for axis in axes], mesh_axes))
+    if devices_text:
+        copies = np.array(_device_ids(devices_text))[copies]
+    parts = [len(groups_of_axes(axes, mesh_axes)[0]) for axes in by_dim]
+    return copies.T.reshape(*parts, -1)
 
 
 def _axes_of_dimension(
@@ -176,15 +202,25 @@ def _axes_along(name: str, size: int, coordinates: set[int]) -> list[str]:
 
 def _mesh_groups(mesh_text: str, devices_text: str) -> Groups:
     """Groups of `mesh['a'=4,'b'=2] {'a'}`; with device ids the braces stand behind those."""
-    mesh_axes = {name: int(size) for name, size in re.findall(r"'?([^',=\[\]]+)'?=(\d+)", mesh_text)}
+    mesh_axes = _mesh_axes(mesh_text)
     braces = re.search(r"\{([^}]*)\}", devices_text or mesh_text)
     if braces is None:
         raise InputError(f"replica groups name no axes: {mesh_text!r}")
-    groups = groups_of_axes([name + sub_axis for name, sub_axis in _AXIS_REFERENCE.findall(braces[1])], mesh_axes)
+    groups = groups_of_axes(_axis_references(braces[1]), mesh_axes)
     if not devices_text:
         return groups
     device_ids = _device_ids(devices_text)
     return tuple(tuple(device_ids[position] for position in group) for group in groups)
+
+
+def _mesh_axes(text: str) -> dict[str, int]:
+    """Axis names and sizes of `mesh['a'=4,'b'=2]`."""
+    return {name: int(size) for name, size in re.findall(r"'?([^',=\[\]]+)'?=(\d+)", text)}
+
+
+def _axis_references(text: str) -> list[str]:
+    """Axes and sub-axes of `'a','b':(1)2`; a question mark, which leaves a dimension open, is none."""
+    return [name + sub_axis for name, sub_axis in _AXIS_REFERENCE.findall(text) if name != "?"]
 
 
 def _device_ids(text: str) -> tuple[int, ...]:

@@ -146,6 +146,24 @@ def test_shardings_are_read_as_jax_writes_them(entries: tuple[str | tuple[str, .
     assert (spec + padding)[:3] == (axes + padding)[:3]
 
 
+@pytest.mark.parametrize(
+    ("sharding", "spec"),
+    [
+        ("{mesh['x'=4,'y'=2], [{'y'}, {}, {'x'}]}", (("y",), (), ("x",))),
+        ("{mesh['x'=4,'y'=2], [{}, {'y','x'}]}", ((), ("y", "x"))),
+        ("{mesh['x'=4,'y'=2], [{'x':(1)2}, {'y','x':(2)2}]}", (("x:(1)2",), ("y", "x:(2)2"))),
+        ("{mesh['x'=4,'y'=2], [{'y', ?}, {?}]}", (("y",), ())),
+        ("{mesh['x'=4,'y'=2], [{}, {}]}", ((), ())),
+        ("{mesh['a'=2,'b'=2,'c'=2], [{'a','b'}, {'c'}]}", (("x",), ("y",))),
+        ("{mesh['a'=2,'b'=4], device_ids=([4,2]T(1,0)), [{'a'}, {'b'}]}", (("y",), ("x",))),
+        ("{mesh['a'=4,'b'=2], device_ids=(0,2,4,6,1,3,5,7), [{}, {'b'}]}", ((), ("x:(2)2",))),
+        ("{mesh['a'=4,'b'=2], device_ids=(0,3,1,2,4,7,5,6), [{}, {'b'}]}", None),
+    ],
+)
+def test_named_shardings_are_read_over_any_mesh(sharding: str, spec: tuple[tuple[str, ...], ...] | None) -> None:
+    assert spec_of_sharding(sharding, MESH_AXES) == spec
+
+
 @pytest.mark.parametrize("sharding", ["{manual}", "{devices=[3]<=[3]}", "{maximal device=0}"])
 def test_other_shardings_have_no_spec(sharding: str) -> None:
     assert spec_of_sharding(sharding, MESH_AXES) is None

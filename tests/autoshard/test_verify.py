@@ -38,8 +38,8 @@ def lowered(mesh: Mesh) -> jax.stages.Lowered:
 
     def fn(x: jax.Array, weights: jax.Array) -> jax.Array:
         def layer(x: jax.Array, w: jax.Array) -> tuple[jax.Array, None]:
-            w = jax.lax.with_sharding_constraint(w, NamedSharding(mesh, P(None, "y")))
-            w = jax.lax.with_sharding_constraint(w, NamedSharding(mesh, P(None, None)))  # here
+            for spec in (P(None, "y"), P(None, None)):
+                w = jax.lax.with_sharding_constraint(w, NamedSharding(mesh, spec))  # here
             return jax.lax.with_sharding_constraint(jnp.tanh(x @ w), on_x), None
 
         return jax.lax.scan(layer, x, weights)[0]
