@@ -9,6 +9,7 @@ regions and constraints are other names of the same storage.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -52,6 +53,9 @@ class Liveness:
         op = self.graph.ops[position]
         if op.rule.aliases or not op.equation.operands:
             return (False,) * (len(op.operands) + len(op.results))
+        if op.primitive in PARTIAL_TRAFFIC:
+            read, written = PARTIAL_TRAFFIC[op.primitive]
+            return (*(k in read for k in range(len(op.operands))), *(k in written for k in range(len(op.results))))
         reads = tuple(v != LITERAL and self._has_storage(v) for v in op.operands)
         return reads + tuple(self._stored[v] for v in op.results)
 
@@ -127,6 +131,21 @@ class Liveness:
             last[number] = latest
         return tuple(last)
 
+
+PARTIAL_TRAFFIC: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
+    "scan_xs": ((), (0,)),
+    "scan_ys": ((0,), ()),
+    "scan_carry": ((), ()),
+    "while_carry": ((), ()),
+    "cond_out": ((), ()),
+    "dynamic_slice": ((), (0,)),
+    "dynamic_update_slice": ((1,), ()),
+    "gather": ((1,), (0,)),
+    "scatter": ((1, 2), ()),
+    "scatter-add": ((1, 2), ()),
+}
+"""Operations that touch only a part of their large operand or result: the operands and results whose size is that of
+the part which is read or written."""
 
 IN_PLACE = frozenset("dynamic_update_slice scatter scatter-add scatter_add scan_carry while_carry".split())
 """Operations besides the fusible ones that overwrite an operand which dies."""
