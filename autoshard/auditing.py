@@ -12,7 +12,9 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from autoshard.api import autoshard
 from autoshard.compiler_log import Rematerialization, compile_with_log, involuntary_rematerializations
+from autoshard.errors import PlanningError
 from autoshard.hlo import Collective, MemoryUsage, collectives, flops, memory, optimized_hlo
 from autoshard.propagation import PropagatedValue, propagated_values
 from autoshard.tables import html_table, nbytes_text, text_table
@@ -21,6 +23,31 @@ REPLICATED_BYTES = 2**20
 """Arrays below this size may be replicated without mention: biases, scales, scalars."""
 
 _SHOWN = 12  # of the replicated arrays; the data have all
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedInstead:
+    """What our plan for the same function expects, within the memory that the function takes now.
+
+    Attributes:
+        wire_bytes: Bytes sent per device and call.
+        peak_memory_bytes: Peak memory per device.
+        step_seconds: Time of a call, which is what a plan makes small; more bytes may take less time.
+        failure: Why there is no plan; empty if there is one.
+    """
+
+    wire_bytes: float = 0.0
+    peak_memory_bytes: float = 0.0
+    step_seconds: float = 0.0
+    failure: str = ""
+
+    def __str__(self) -> str:
+        if self.failure:
+            return f"no plan within the same memory: {self.failure}"
+        return (
+            f"our plan within the same memory, as predicted: {nbytes_text(self.wire_bytes)} sent, "
+            f"peak memory {nbytes_text(self.peak_memory_bytes)}, {1e3 * self.step_seconds:.3g} ms a call"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +60,7 @@ class Audit:
         flops: FLOPs of its matrix products and convolutions.
         rematerializations: Tensors that XLA replicated because it found no better way.
         replicated: Large arrays of which every device holds all, largest first.
+        planned: What our plan would do instead, None where it was not asked for.
     """
 
     collectives: tuple[Collective, ...]
@@ -40,6 +68,7 @@ class Audit:
     flops: float
     rematerializations: tuple[Rematerialization, ...]
     replicated: tuple[PropagatedValue, ...]
+    planned: PlannedInstead | None = None
 
     @property
     def wire_bytes(self) -> float:
@@ -73,6 +102,7 @@ def audit(
     donate_argnums: int | Sequence[int] = (),
     static_argnums: int | Sequence[int] = (),
     replicated_bytes: int = REPLICATED_BYTES,
+    with_plan: bool = True,
 ) -> Audit:
     """Compile a function that was sharded by hand and say what its annotations cost.
 
@@ -90,6 +120,17 @@ def audit(
         donate_argnums: Arguments whose memory is given away.
         static_argnums: Arguments that are not traced.
         replicated_bytes: From this size on, an array that every device holds in full is listed.
+        with_plan: Whether to plan the function too, with all shardings free but those written inside it, and the memory
+            it takes now as the budget.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from autoshard.auditing import audit
+        >>> mesh = jax.make_mesh((4, 2), ("x", "y"))
+        >>> x = jax.ShapeDtypeStruct((512, 512), "float32")
+        >>> found = audit(lambda x: x.sum(), mesh, args=(x,), in_shardings=(jax.P("x"),), replicated_bytes=2**10)
+        >>> [collective.kind for collective in found.collectives], found.replicated
+        (['all-reduce'], ())
     """
     options: dict[str, Any] = {"donate_argnums": donate_argnums, "static_argnums": static_argnums}
     if in_shardings is not None:
@@ -99,12 +140,36 @@ def audit(
     lowered = jax.jit(fn, **options).lower(*args, **(kwargs or {}))
     compiled, log = compile_with_log(lowered)
     text, mesh_axes = optimized_hlo(compiled), dict(mesh.shape)
+    used = memory(compiled)
     return Audit(
         collectives=collectives(text, mesh_axes),
-        memory=memory(compiled),
+        memory=used,
         flops=flops(text),
         rematerializations=involuntary_rematerializations(log, text, mesh_axes),
         replicated=_replicated(propagated_values(lowered), replicated_bytes),
+        planned=_planned(fn, mesh, used, args, kwargs or {}, options) if with_plan else None,
+    )
+
+
+def _planned(
+    fn: Callable[..., Any],
+    mesh: Mesh,
+    used: MemoryUsage,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    options: Mapping[str, Any],
+) -> PlannedInstead:
+    """Totals of a plan for the same function in the same memory."""
+    argnums = {name: options[name] for name in ("donate_argnums", "static_argnums")}
+    try:
+        plan = autoshard(fn, mesh, memory_budget=used.total, **argnums).plan(*args, **kwargs)
+    except PlanningError as error:
+        return PlannedInstead(failure=str(error))
+    predicted = plan.predicted
+    return PlannedInstead(
+        wire_bytes=predicted.wire_bytes,
+        peak_memory_bytes=predicted.peak_memory_bytes,
+        step_seconds=predicted.step_seconds,
     )
 
 
@@ -146,7 +211,8 @@ def _cost_table(audit: Audit) -> tuple[list[str], list[list[str]]]:
 
 
 def _notes(audit: Audit) -> list[str]:
-    notes = [f"full rematerialization: {message}" for message in audit.rematerializations]
+    notes = [] if audit.planned is None else [str(audit.planned)]
+    notes += [f"full rematerialization: {message}" for message in audit.rematerializations]
     notes += [f"every device holds all {nbytes_text(value.nbytes)} of {value}" for value in audit.replicated[:_SHOWN]]
     if len(audit.replicated) > _SHOWN:
         notes.append(f"every device holds all of {len(audit.replicated) - _SHOWN} more arrays")

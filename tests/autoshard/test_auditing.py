@@ -1,6 +1,7 @@
 """Audits of functions sharded by hand, with faults planted in them."""
 
 import json
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +10,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from autoshard.auditing import Audit, audit
+from autoshard.errors import InfeasibleError
 
 P = PartitionSpec
 BATCH, WIDTH, HIDDEN, F32 = 64, 512, 1024, 4
@@ -72,6 +74,24 @@ def test_full_rematerializations_are_traced_to_the_line(mesh: Mesh) -> None:
     line = jump.__code__.co_firstlineno + 2
     assert [message.source for message in found.rematerializations] == [f"{__file__}:{line}"]
     assert f"{__file__}:{line}: P('y', None, 'x') -> P(None, ('x', 'y'), None)" in str(found)
+
+
+def test_our_plan_stands_beside_it(half_done: Audit) -> None:
+    assert half_done.planned is not None
+    assert half_done.planned.failure == ""
+    assert half_done.planned.step_seconds > 0
+    assert half_done.planned.peak_memory_bytes <= half_done.memory.total
+    assert "- our plan within the same memory, as predicted: " in str(half_done)
+
+
+def test_without_a_plan_the_reason_is_told(mesh: Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_plan(*args: Any, **options: Any) -> None:
+        raise InfeasibleError("the arguments alone need more")
+
+    monkeypatch.setattr("autoshard.auditing.autoshard", no_plan)
+    found = audit(jnp.sin, mesh, args=(X,))
+    assert "- no plan within the same memory: the arguments alone need more" in str(found).splitlines()
+    assert audit(jnp.sin, mesh, args=(X,), with_plan=False).planned is None
 
 
 def test_donation_and_static_arguments_are_passed_on(mesh: Mesh) -> None:
