@@ -110,7 +110,7 @@ def collectives(
     *,
     assumed_trips: int = 1,
 ) -> tuple[Collective, ...]:
-    """The collectives of a compiled program, in the order of its text.
+    """The collectives of a compiled program in the order of its text, those spread over several fusions last.
 
     Args:
         text: Optimised HLO, as `compiled.as_text()` gives it.
