@@ -41,7 +41,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--mesh", default="x=4,y=2")
     parser.add_argument("--shape", default="16,16,16", help="of the float32 tensor")
     parser.add_argument("--uneven", action="store_true", help="take specs that do not divide the shape as well")
-    parser.add_argument("--setting", choices=("plain", "scan", "grad"), default="plain")
+    parser.add_argument("--setting", choices=("plain", "scan", "grad", "inner"), default="plain")
     parser.add_argument("--sample", type=int, default=0, help="random pairs; 0 takes all")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--batch", type=int, default=64, help="pairs in one compiled program")

@@ -15,8 +15,9 @@ A permute is charged as traffic between random pairs, bound by the middle cut. A
 all-gather; a switch starts it only once. Where a link carries measurements (`CollectiveFit`), they take the place of
 these formulas.
 
-Axes of one fabric share a collective: torus axes add their rates, switch axes are one larger switch. Different fabrics
-(within and between hosts) are a hierarchy: the outer one moves the part that the inner one has split.
+Axes of one fabric share a collective: torus axes add their rates (but no chip takes in more than its links carry: on
+lines V (n-1)/n over w for each), switch axes are one larger switch. Different fabrics (within and between hosts) are a
+hierarchy: the outer one moves the part that the inner one has split.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
@@ -116,14 +116,12 @@ def sent_per_byte(kind: CollectiveKind, size: int) -> float:
 
 
 def _levels(axes: tuple[str, ...], mesh: MeshModel) -> list[list[Link]]:
-    """The links along `axes`, grouped by fabric, slow fabrics first."""
-    links = [link for axis in axes for link in mesh.links(axis) if link.size > 1]
-    rate_of = {
-        fabric: min(link.bytes_per_s for link in links if link.fabric == fabric)
-        for fabric in dict.fromkeys(link.fabric for link in links)
-    }
-    ordered = sorted(links, key=lambda link: (rate_of[link.fabric], link.fabric))
-    return [list(level) for _, level in groupby(ordered, key=lambda link: link.fabric)]
+    """The links along `axes`, grouped by fabric: slow fabrics first, equally fast ones as they lie in the mesh."""
+    links = [link for axis in sorted(axes, key=mesh.place) for link in mesh.links(axis) if link.size > 1]
+    fabrics: dict[str, list[Link]] = {}
+    for link in links:
+        fabrics.setdefault(link.fabric, []).append(link)
+    return sorted(fabrics.values(), key=lambda level: min(link.bytes_per_s for link in level))
 
 
 def _size(level: Level) -> int:
@@ -163,8 +161,11 @@ def _hops(link: Link) -> int:
 
 
 def _torus_gather(level: Level) -> float:
-    """Every axis carries its own part of the bytes at the same time, so the rates add."""
-    return 1.0 / sum(link.bytes_per_s * link.size / _hops(link) for link in level)
+    """Every axis carries its own part of the bytes at the same time: rates add, up to what a corner can take in."""
+    size = _size(level)
+    corner_rate = sum(link.bytes_per_s * (2 if link.topology == "ring" else 1) for link in level)
+    together = 1.0 / sum(link.bytes_per_s * link.size / _hops(link) for link in level)
+    return max(together, (size - 1) / size / corner_rate)
 
 
 def _torus_reduce(level: Level) -> float:

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -189,6 +189,12 @@ class MeshModel(Frozen):
         size = self.sizes.get(name)
         return self._sub_axis_size(name) if size is None else size
 
+    def _axis_and_major(self, name: str) -> tuple[str, int]:
+        """The axis that `name` is, or is a part of, and the product of what is major of it."""
+        self.size(name)
+        part = None if name in self.sizes else split_sub_axis(name)
+        return (name, 1) if part is None else part[:2]
+
     def _sub_axis_size(self, name: str) -> int:
         axis, major, size = split_sub_axis(name) or (name, 1, 1)
         if axis not in self.sizes:
@@ -197,15 +203,17 @@ class MeshModel(Frozen):
             raise ValueError(f"mesh axis {axis!r} of size {self.sizes[axis]} has no part {name!r}")
         return size
 
+    def place(self, name: str) -> tuple[int, int]:
+        """Where an axis, or a part of it, stands in the mesh: sorts axes and parts of them major first."""
+        axis, major = self._axis_and_major(name)
+        return self.axis_names.index(axis), major
+
     def links(self, name: str) -> tuple[Link, ...]:
         """The links along an axis, or along a part of it, major first."""
         size = self.size(name)
-        part = split_sub_axis(name) if name not in self.sizes else None
-        axis, major = (part[0], part[1]) if part else (name, 1)
-        whole = next(candidate for candidate in self.axes if candidate.name == axis)
-        if not part:
-            return whole.links
-        return tuple(link for link in cut_links(whole.links, major, major * size) if link.size > 1)
+        axis, major = self._axis_and_major(name)
+        whole = self.axes[self.axis_names.index(axis)].links
+        return whole if axis == name else tuple(cut_links(whole, major, major * size))
 
     @cached_property
     def num_devices(self) -> int:
@@ -220,6 +228,13 @@ class MeshModel(Frozen):
     def wire_scale(self, dtype: str) -> float:
         """Bytes on the wire per byte of the tensor: XLA's CPU backend widens bfloat16 collectives to float32."""
         return 2.0 if self.device.platform == "cpu" and dtype == "bfloat16" else 1.0
+
+    def __copy__(self) -> Self:
+        # model_copy(update=...) starts from a copy: it must not bring along what was remembered of the old axes.
+        copied = super().__copy__()
+        for name in ("axis_names", "sizes", "num_devices", "_hash"):
+            copied.__dict__.pop(name, None)
+        return copied
 
     @cached_property
     def _hash(self) -> int:

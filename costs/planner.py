@@ -15,9 +15,9 @@ from .cost import ZERO_COST
 from .laws import collective_law
 from .links import CollectiveKind
 from .mesh import MeshModel
-from .search import Array, PathTable, path_table, piece_name, split_axes
+from .search import Array, PathTable, padded_extents, path_table, piece_name, split_axes
 from .spec import ShardingSpec
-from .steps import Piece, PieceState, State, Step, StepKind, piece_state
+from .steps import Move, Piece, PieceState, State, Step, StepKind, parts_of, piece_state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +150,7 @@ class Planner:
         if not math.isfinite(row.key[goal]):
             return _no_way(source, target)
         moves = self.table.path(start, goal)
-        steps = [self._step(step) for move in moves for step in move.steps]
+        steps = [self._step(step, self._padded(move)) for move in moves for step in move.steps]
         constraints = [self._spec(piece_state(move.target, self.sizes)) for move in moves]
         if moves:  # the target also says the axes of size 1, which states leave out
             steps[-1], constraints[-1] = replace(steps[-1], spec=target), target
@@ -220,11 +220,15 @@ class Planner:
             kind=kind, axes=axes, dims=dims, spec=after, seconds=cost.seconds, wire_bytes=cost.wire_bytes
         )
 
-    def _step(self, step: Step) -> ReshardStep:
+    def _padded(self, move: Move) -> tuple[int, ...]:
+        before, after = (np.array(parts_of(state, self.sizes)) for state in (move.source, move.target))
+        return tuple(int(size) for size in padded_extents(np.array(self.shape), before, after))
+
+    def _step(self, step: Step, extents: tuple[int, ...]) -> ReshardStep:
         axes = tuple(self._name(piece) for piece in step.pieces)
         cost = ZERO_COST
         if step.kind != "slice":
-            nbytes = math.prod(-(-size // parts) for size, parts in zip(self.shape, step.parts)) * self.itemsize
+            nbytes = math.prod(size // parts for size, parts in zip(extents, step.parts)) * self.itemsize
             cost = collective_law(step.kind, axes, self.mesh).cost(nbytes * self.wire_scale)
         return ReshardStep(
             kind=step.kind,

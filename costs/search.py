@@ -307,12 +307,18 @@ def _uneven_table(mesh: MeshModel, shape: tuple[int, ...], itemsize: int, wire_s
     padded = -(-extent // graph.parts)
     shard_bytes = padded.prod(axis=1).astype(np.float64) * itemsize
     edge_of_step, law, parts = _edge_steps(edges)
-    step_bytes = (-(-extent // parts)).prod(axis=1).astype(np.float64) * itemsize
+    held = padded_extents(extent, graph.parts[edges.source], graph.parts[edges.target])[edge_of_step]
+    step_bytes = (held // parts).prod(axis=1).astype(np.float64) * itemsize
     seconds, wire_bytes = _step_prices(edges, law, step_bytes * wire_scale, names, mesh)
     exact = _exact(graph, edges, extent)
     edge_seconds = np.where(exact, _totals(edge_of_step, seconds, len(exact)), np.inf)
     edge_bytes = _totals(edge_of_step, wire_bytes, len(exact))
     return PathTable(graph, edges, shard_bytes, edge_seconds, edge_bytes, canon_of(sizes, _types(shape, mesh)))
+
+
+def padded_extents(extent: NDArray[np.int64], before: NDArray[np.int64], after: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The sizes that a move counts: every dimension padded up to whole shards, before and after it."""
+    return np.maximum(before * -(-extent // before), after * -(-extent // after))
 
 
 def _totals(group: Indices, values: Array, count: int) -> Array:

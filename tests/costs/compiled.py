@@ -10,13 +10,14 @@ from itertools import pairwise
 from typing import Literal
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from autoshard.costs import MeshModel, ShardingSpec, plan_resharding
 from autoshard.hlo import collectives, compile_with_log, involuntary_rematerializations
 
-Setting = Literal["plain", "scan", "grad"]
+Setting = Literal["plain", "scan", "grad", "inner"]
 
 TRIPS = 3
 """Trips of the loop in the setting `scan`."""
@@ -72,10 +73,10 @@ def compile_chains(
 
     lead = (TRIPS,) if setting == "scan" else ()
     arguments = [jax.ShapeDtypeStruct((*lead, *chain.shape), dtype) for chain in chains]
-    ends = [chain.source if setting == "grad" else chain.target for chain in chains]
+    starts, ends = zip(*(_outer_specs(chain, setting) for chain in chains))
     lowered = jax.jit(
         program,
-        in_shardings=([_sharding(chain.source, mesh, len(lead)) for chain in chains],),
+        in_shardings=([_sharding(start, mesh, len(lead)) for start in starts],),
         out_shardings=[_sharding(end, mesh, len(lead)) for end in ends],
     ).lower(arguments)
     compiled, log = compile_with_log(lowered)
@@ -83,7 +84,7 @@ def compile_chains(
     for collective in collectives(compiled.as_text(), num_devices=math.prod(mesh.shape.values())):
         total += collective.call_wire_bytes
         scope = _SCOPE.search(collective.op_name)
-        if scope:
+        if scope and "outside" not in collective.op_name:
             per_chain[int(scope[1])] += collective.call_wire_bytes
     return Outcome(tuple(per_chain), total, len(involuntary_rematerializations(log)))
 
@@ -107,8 +108,16 @@ def _bytes(source: ShardingSpec, target: ShardingSpec, shape: tuple[int, ...], m
     return plan_resharding(source, target, shape, 4, mesh).wire_bytes
 
 
+def _outer_specs(chain: Chain, setting: Setting) -> tuple[ShardingSpec, ShardingSpec]:
+    """Specs of the argument and of the result."""
+    if setting == "inner":
+        return ShardingSpec.replicated(len(chain.shape)), ShardingSpec.of()
+    return chain.source, chain.source if setting == "grad" else chain.target
+
+
 def _constrained(tensor: jax.Array, chain: Chain, mesh: Mesh) -> jax.Array:
-    for spec in (chain.source, *chain.constraints):
+    tensor = jax.lax.with_sharding_constraint(tensor, _sharding(chain.source, mesh, 0))
+    for spec in chain.constraints:
         tensor = jax.lax.with_sharding_constraint(tensor, _sharding(spec, mesh, 0))
     return tensor
 
@@ -126,7 +135,16 @@ def _grad(constrain: Callable[[jax.Array], jax.Array], tensor: jax.Array) -> jax
     return jax.grad(lambda x: (constrain(x) ** 3).sum())(tensor)
 
 
-_SETTINGS: dict[Setting, Callable[..., jax.Array]] = {"plain": _plain, "scan": _scan, "grad": _grad}
+def _inner(constrain: Callable[[jax.Array], jax.Array], tensor: jax.Array) -> jax.Array:
+    # Neither argument nor result has the specs of the chain: jit refuses uneven ones.
+    with jax.named_scope("outside"):
+        tensor = jnp.cos(tensor)
+    moved = constrain(tensor)
+    with jax.named_scope("outside"):
+        return moved.sum()
+
+
+_SETTINGS: dict[Setting, Callable[..., jax.Array]] = {"plain": _plain, "scan": _scan, "grad": _grad, "inner": _inner}
 
 
 def _sharding(spec: ShardingSpec, mesh: Mesh, lead: int) -> NamedSharding:
