@@ -9,7 +9,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
 import jax
 from jax.sharding import AbstractMesh, Mesh
@@ -31,26 +31,61 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-@overload
-def autoshard(fn: Callable[P, R], mesh: Mesh | AbstractMesh | None = None, **options: Any) -> Autosharded[P, R]: ...
+_Mesh = Mesh | AbstractMesh
+_Numbers = int | Sequence[int] | None
+_Names = str | Iterable[str] | None
 
 
 @overload
 def autoshard(
-    fn: None = None, mesh: Mesh | AbstractMesh | None = None, **options: Any
+    fn: Callable[P, R],
+    mesh: _Mesh | None = None,
+    *,
+    in_shardings: Any = None,
+    out_shardings: Any = None,
+    static_argnums: _Numbers = None,
+    static_argnames: _Names = None,
+    donate_argnums: _Numbers = None,
+    donate_argnames: _Names = None,
+    memory_budget: float | str | None = None,
+    hardware: str | MeshModel | None = None,
+    time_limit_s: float = 60.0,
+    on_failure: str = "raise",
+    strict: bool = False,
+    plan: Plan | str | os.PathLike[str] | None = None,
+) -> Autosharded[P, R]: ...
+
+
+@overload
+def autoshard(
+    fn: None = None,
+    mesh: _Mesh | None = None,
+    *,
+    in_shardings: Any = None,
+    out_shardings: Any = None,
+    static_argnums: _Numbers = None,
+    static_argnames: _Names = None,
+    donate_argnums: _Numbers = None,
+    donate_argnames: _Names = None,
+    memory_budget: float | str | None = None,
+    hardware: str | MeshModel | None = None,
+    time_limit_s: float = 60.0,
+    on_failure: str = "raise",
+    strict: bool = False,
+    plan: Plan | str | os.PathLike[str] | None = None,
 ) -> Callable[[Callable[P, R]], Autosharded[P, R]]: ...
 
 
 def autoshard(
     fn: Callable[P, R] | None = None,
-    mesh: Mesh | AbstractMesh | None = None,
+    mesh: _Mesh | None = None,
     *,
     in_shardings: Any = None,
     out_shardings: Any = None,
-    static_argnums: int | Sequence[int] | None = None,
-    static_argnames: str | Iterable[str] | None = None,
-    donate_argnums: int | Sequence[int] | None = None,
-    donate_argnames: str | Iterable[str] | None = None,
+    static_argnums: _Numbers = None,
+    static_argnames: _Names = None,
+    donate_argnums: _Numbers = None,
+    donate_argnames: _Names = None,
     memory_budget: float | str | None = None,
     hardware: str | MeshModel | None = None,
     time_limit_s: float = 60.0,
@@ -133,6 +168,8 @@ class Autosharded(Generic[P, R]):
         mesh: The mesh it was given; None if the mesh of `jax.set_mesh` is to be used.
     """
 
+    __name__: str
+
     def __init__(self, fn: Callable[P, R], mesh: Mesh | AbstractMesh | None, options: Options) -> None:
         if not callable(fn):
             raise InputError(f"autoshard needs a function as its first argument, not {type(fn).__name__}")
@@ -151,31 +188,31 @@ class Autosharded(Generic[P, R]):
         """Run the planned function; plan it first if these argument shapes are new."""
         if self._last is not None and not kwargs:
             try:
-                return self._last(*args)
+                return cast(R, self._last(*args))
             except _NewSignature:
                 pass
             except ValueError as error:
                 if not _is_misplaced(error):
                     raise
-        return self._call_slowly(args, kwargs)
+        return cast(R, self._call_slowly(args, kwargs))
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """As a method: bound to its instance, which is the first argument."""
         return self if instance is None else functools.partial(self, instance)
 
-    def plan(self, *args: P.args, **kwargs: P.kwargs) -> Plan:
+    def plan(self, *args: Any, **kwargs: Any) -> Plan:
         """The plan for these arguments: arrays or `jax.ShapeDtypeStruct`; nothing is run."""
         return self._planned(args, kwargs)[0].plan
 
-    def lower(self, *args: P.args, **kwargs: P.kwargs) -> jax.stages.Lowered:
+    def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
         """Lower the planned function for these arguments, as `jax.jit` does."""
         planned, dynamic = self._planned(args, kwargs)
-        return planned.run.lower(*jax.tree.map(abstract, dynamic))
+        return cast(jax.stages.Lowered, planned.run.lower(*jax.tree.map(abstract, dynamic)))
 
-    def trace(self, *args: P.args, **kwargs: P.kwargs) -> jax.stages.Traced:
+    def trace(self, *args: Any, **kwargs: Any) -> jax.stages.Traced:
         """Trace the planned function for these arguments, as `jax.jit` does."""
         planned, dynamic = self._planned(args, kwargs)
-        return planned.run.trace(*jax.tree.map(abstract, dynamic))
+        return cast(jax.stages.Traced, planned.run.trace(*jax.tree.map(abstract, dynamic)))
 
     def clear_cache(self) -> None:
         """Forget all plans and compiled functions."""

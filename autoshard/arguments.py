@@ -43,7 +43,7 @@ def parse_bytes(amount: float | str) -> float:
 class Options(pydantic.BaseModel):
     """What the caller of `autoshard` asked for, besides function and mesh; see there."""
 
-    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+    model_config = pydantic.ConfigDict(frozen=True, strict=True, extra="forbid", arbitrary_types_allowed=True)
 
     in_shardings: Any = None
     out_shardings: Any = None

@@ -29,7 +29,7 @@ Key = tuple[Path, int, str]
 
 @dataclass(slots=True)
 class Held:
-    """A value while the function is rebuilt.
+    """A value while the function is rebuilt; its copy is filled in place, once a user asks for it.
 
     Attributes:
         array: The array, in the sharding that the plan produces it in.
@@ -330,10 +330,10 @@ def _retrace(body: Callable[..., list[Any]], operands: Sequence[Any]) -> core.Cl
 
 def _open(closed: core.ClosedJaxpr) -> core.Jaxpr:
     """A jaxpr without constants: they become its first inputs."""
-    jaxpr = closed.jaxpr
-    if not jaxpr.constvars:
-        return jaxpr
-    return jaxpr.replace(constvars=[], invars=[*jaxpr.constvars, *jaxpr.invars])
+    jaxpr: core.Jaxpr = closed.jaxpr
+    if jaxpr.constvars:
+        jaxpr = jaxpr.replace(constvars=[], invars=[*jaxpr.constvars, *jaxpr.invars])
+    return jaxpr
 
 
 def _inline_by(parameter: str) -> Callable[..., list[Held]]:

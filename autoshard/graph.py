@@ -3,13 +3,12 @@
 Time is the position of an operation in the list. The body of a scan, while or cond is a stretch of that list between
 boundary operations, which tie the values outside to those inside:
 
-========================  =======================================================================================
-``scan_const``, ``while_const``, ``cond_in``, ``remat_in``   an outer value used inside: one sharding inside, reached from outside once
-``scan_carry``, ``while_carry``  operands: initial value, value after an iteration; results: value inside, value after the loop
-``scan_xs``               a scanned input: the slice of an iteration; the scanned dimension stays whole
-``scan_ys``               a stacked output, from the value of an iteration
-``cond_out``              one operand per branch, one result
-========================  =======================================================================================
+- ``scan_const``, ``while_const``, ``cond_in``, ``remat_in``: an outer value under the one sharding it has inside.
+- ``scan_carry``, ``while_carry``: operands are the initial value and the value after an iteration, results the value
+  inside and the value after the loop.
+- ``scan_xs``: a scanned input and its slice in an iteration; the scanned dimension stays whole.
+- ``scan_ys``: the value of an iteration and the stacked output.
+- ``cond_out``: one operand per branch, one result.
 """
 
 from __future__ import annotations

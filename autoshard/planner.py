@@ -74,7 +74,7 @@ def make_plan(program: Program, options: PlanningOptions) -> Plan:
     solution = solve(lowered.problem, time_limit_s=options.time_limit_s, on_progress=options.on_progress)
     if not solution.choice:
         solution = _without_solution(solution, lowered, options)
-    return _assemble(program, graph, lowered, solution, options, {"build": built - begin, **solution.seconds}, unruled)
+    return assemble(program, graph, lowered, solution, options, {"build": built - begin, **solution.seconds}, unruled)
 
 
 def _lower(program: Program, graph: Graph, options: PlanningOptions) -> Lowered:
@@ -121,7 +121,7 @@ def _without_solution(solution: Solution, lowered: Lowered, options: PlanningOpt
     )
 
 
-def _assemble(
+def assemble(
     program: Program,
     graph: Graph,
     lowered: Lowered,
@@ -130,6 +130,20 @@ def _assemble(
     seconds: Mapping[str, float],
     unruled: tuple[str, ...],
 ) -> Plan:
+    """The plan of a choice.
+
+    Args:
+        program: The traced program.
+        graph: Its graph.
+        lowered: The problem and its legend.
+        solution: The choice, and how sure the solver is of it.
+        options: Mesh, budget and what the caller fixed.
+        seconds: Wall time per phase of planning.
+        unruled: What runs replicated for want of a rule.
+
+    Returns:
+        The plan, not yet bound to devices.
+    """
     decoded = decode(lowered, solution.choice, program.argument_names, program.output_names, program.donated)
     summary = SolverSummary(
         status="replicated" if solution.status is Status.FAILED else solution.status.value,
