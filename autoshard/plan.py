@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path as FilePath
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pydantic
 from jax.sharding import AbstractMesh, Mesh
@@ -13,6 +13,9 @@ from jax.sharding import AbstractMesh, Mesh
 from autoshard.costs import MeshModel, ShardingSpec
 from autoshard.errors import PlanMismatchError
 from autoshard.shardings import named_shardings
+
+if TYPE_CHECKING:
+    from autoshard.report import Report
 
 SpecDims = tuple[tuple[str, ...], ...]
 """A sharding as plain data: per tensor dimension the mesh axes, major first."""
@@ -237,20 +240,21 @@ class Plan(Model):
         binding = self._bound()
         return named_shardings(binding.mesh, [spec_of(leaf.spec) for leaf in self.results], binding.out_tree)
 
-    def report(self, *, width: int | None = None, baselines: bool = True) -> str:
-        """What the plan costs and why, as text.
+    def report(self, *, baselines: bool = True) -> Report:
+        """What the plan costs and why: print it, show it in a notebook, or take its fields.
 
         Args:
-            width: Columns of the text; the terminal's if None.
-            baselines: Price "replicated" and "data parallel" beside the plan (solves two more, smaller problems).
+            baselines: Price "replicated" and "data parallel" beside the plan (solves a smaller problem, once).
 
         Returns:
             The report.
         """
-        from autoshard.render import render_text
         from autoshard.report import build_report
 
-        return render_text(build_report(self, baselines=self._baselines() if baselines else {}), width=width)
+        return build_report(self, baselines=self._baselines() if baselines else {})
+
+    def _repr_html_(self) -> str:
+        return self.report(baselines=False)._repr_html_()
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plan as JSON."""
