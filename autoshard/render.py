@@ -28,7 +28,7 @@ _SHORT_TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A titled table, or lines of prose if it has no header.
+    """A titled table; lines of prose if it has no header.
 
     Attributes:
         title: What it shows.
@@ -77,6 +77,18 @@ def seconds_text(seconds: float) -> str:
         if seconds < 999.5 * scale or unit == "s":
             break
     return f"{_three_digits(seconds / scale)} {unit}" if seconds else "0"
+
+
+def count_text(number: float) -> str:
+    """A large number in thousands, millions and so on, three digits.
+
+    >>> count_text(0), count_text(12.27e9), count_text(6e20)
+    ('0', '12.3 G', '600 E')
+    """
+    power = 0
+    while number >= 999.5 and power < 6:
+        number, power = number / 1000, power + 1
+    return f"{_three_digits(number)} {' kMGTPE'[power]}" if power else f"{number:.0f}"
 
 
 def _three_digits(number: float) -> str:
@@ -129,7 +141,8 @@ def _sections(report: Report, width: int | None) -> list[Section]:
         _leaves("Results", report.results, width),
     ]
     if report.unruled:
-        sections.append(_prose("Run replicated, because their primitive has no sharding rule", report.unruled))
+        lines = [f"{row.primitive} {shorten(row.place)}".rstrip() for row in report.unruled]
+        sections.append(_prose("Run replicated, because their primitive has no sharding rule", lines))
     sections.append(_prose("Assumptions", [f"prices of {report.hardware}: {report.hardware_source}", *report.notes]))
     return [section for section in sections if section.rows]
 
@@ -159,7 +172,7 @@ def _totals(report: Report) -> Section:
         ("step, of this plan", compared),
         ("sent", lambda t: nbytes_text(t.wire_bytes)),
         ("peak memory", peak),
-        ("FLOPs", lambda t: f"{t.flops / 1e9:,.2f} G"),
+        ("FLOPs", lambda t: count_text(t.flops)),
     ]
     rows = tuple((name, *(measure(totals) for totals in columns.values())) for name, measure in measures)
     over = any(cell.endswith("!") for row in rows for cell in row)
@@ -262,6 +275,7 @@ def _short_type(text: str) -> str:
 def _files(report: Report) -> set[str]:
     places = [row.place for row in report.operations]
     places += [place for row in report.reshardings for place in (row.made_at, row.needed_at) if place is not None]
+    places += [row.place for row in report.unruled]
     return {place.file for place in places if place.file}
 
 
@@ -300,7 +314,7 @@ def _wrapped(line: str, width: int, indent: str = "") -> str:
 
 
 def _section_text(section: Section, width: int) -> str:
-    remarks = [f"  {remark}" for remark in section.remarks]
+    remarks = [_wrapped(remark, width, "  ") for remark in section.remarks]
     if not section.header:
         lines = [_wrapped(f"- {row[0]}", width) for row in section.rows]
         return "\n".join([section.title, *lines, *remarks])

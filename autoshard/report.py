@@ -167,6 +167,13 @@ class LeafGroup(Model):
     argument: str = ""
 
 
+class UnruledRow(Model):
+    """A primitive without a sharding rule, and a line where it runs replicated for that."""
+
+    primitive: str
+    place: Place
+
+
 class Report(Model):
     """What a plan costs and why. Prints as text, shows as HTML in a notebook, and is JSON by ``model_dump_json()``.
 
@@ -185,7 +192,7 @@ class Report(Model):
         arguments: In order of the first leaf.
         results: In order of the first leaf.
         solver: How the plan was found.
-        unruled: Operations that run replicated because their primitive has no rule, with the user's line.
+        unruled: What runs replicated because its primitive has no rule.
         notes: Assumptions that the numbers rest on.
     """
 
@@ -203,7 +210,7 @@ class Report(Model):
     arguments: tuple[LeafGroup, ...]
     results: tuple[LeafGroup, ...]
     solver: SolverSummary
-    unruled: tuple[str, ...]
+    unruled: tuple[UnruledRow, ...]
     notes: tuple[str, ...]
 
     def text(self, *, width: int | None = None) -> str:
@@ -256,7 +263,7 @@ def build_report(plan: Plan, *, baselines: Mapping[str, Totals] | None = None) -
         arguments=_groups(plan.arguments),
         results=_result_groups(plan.results, plan.arguments),
         solver=plan.solver,
-        unruled=plan.unruled,
+        unruled=tuple(_unruled_row(told) for told in plan.unruled),
         notes=(*plan.notes, *_assumptions(shown)),
     )
 
@@ -383,6 +390,11 @@ def _value_of(name: str) -> tuple[str, Place | None]:
     what, at, source = name.partition(" at ")
     place = place_of(source)
     return (what, place) if at and place.line else (name, None)
+
+
+def _unruled_row(told: str) -> UnruledRow:
+    primitive, place = _value_of(told)
+    return UnruledRow(primitive=primitive.removesuffix(" at "), place=place or place_of(""))
 
 
 def _type_text(leaf: Leaf) -> str:
