@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from autoshard.api import autoshard as autoshard
+    from autoshard.auditing import audit as audit
     from autoshard.plan import Plan as Plan
 
-_HOMES = {"Plan": "autoshard.plan", "autoshard": "autoshard.api"}
+_HOMES = {"Plan": "autoshard.plan", "audit": "autoshard.auditing", "autoshard": "autoshard.api"}
 
-__all__ = ["Plan", "autoshard"]
+__all__ = ["Plan", "audit", "autoshard"]
 
 
 def __getattr__(name: str) -> Any:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.helpers import Source, sources
 
-UNIT = re.compile(r"(^|_)(s|seconds|bytes|nbytes|flops|fraction|ratio|scale)(_per_[a-z]+)?$")
+UNIT = re.compile(r"(^|_)(s|s2|seconds|bytes|nbytes|flops|fraction|ratio|scale)(_per_[a-z]+)?$")
 EVERY = pytest.mark.parametrize("source", sources(), ids=lambda source: source.name)
 
 
