@@ -22,7 +22,7 @@ def main() -> int:
     options = _options()
     sizes = {name: int(size) for name, size in (axis.split("=") for axis in options.mesh.split(","))}
     shape = tuple(int(size) for size in options.shape.split(","))
-    _prepare(sizes, tpu=options.tpu is not None)
+    _prepare(sizes)
     from autoshard.costs import MeshModel
     from tests.costs.compiled import planned_chain
 
@@ -49,15 +49,13 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _prepare(sizes: dict[str, int], *, tpu: bool) -> None:
+def _prepare(sizes: dict[str, int]) -> None:
     """Sets what must be set before jax is imported."""
     count = 1
     for size in sizes.values():
         count *= size
     os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={count}"
     os.environ["JAX_PLATFORMS"] = "cpu"
-    if tpu:
-        os.environ |= {"TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1", "TPU_STDERR_LOG_LEVEL": "0"}
 
 
 def _all_specs(model: object, shape: tuple[int, ...], uneven: bool) -> list:  # type: ignore[type-arg]
@@ -76,14 +74,10 @@ def _all_specs(model: object, shape: tuple[int, ...], uneven: bool) -> list:  # 
 
 
 def _sweep(chains: list, sizes: dict[str, int], model: object, options: argparse.Namespace) -> int:  # type: ignore[type-arg]
+    from autoshard.topology import tpu_mesh
     from tests.costs.compiled import compile_chains, jax_mesh, planned_bytes
 
-    devices = None
-    if options.tpu:
-        from jax.experimental import topologies
-
-        devices = topologies.get_topology_desc(platform="tpu", topology_name=options.tpu).devices
-    mesh = jax_mesh(sizes, devices)
+    mesh = tpu_mesh(options.tpu, sizes) if options.tpu else jax_mesh(sizes)
     failed, planned, moved, messages = 0, 0.0, 0.0, 0
     for i in range(0, len(chains), options.batch):
         batch = chains[i : i + options.batch]

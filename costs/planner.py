@@ -118,9 +118,14 @@ class Planner:
         if spec.rank != len(self.shape):
             raise ValueError(f"sharding spec {spec} has rank {spec.rank}, but the tensor has shape {self.shape}")
         state: State = tuple(
-            tuple(self.names.index(axis) for axis in dim if self.mesh.size(axis) > 1) for dim in spec.dims
+            tuple(self._position(axis) for axis in dim if self.mesh.size(axis) > 1) for dim in spec.dims
         )
         return self.table.graph.index[state]
+
+    def _position(self, axis: str) -> int:
+        if axis not in self.names:
+            raise ValueError(f"{axis!r} is a part of an axis: a resharding starts and ends with whole axes")
+        return self.names.index(axis)
 
     def plan(self, source: ShardingSpec, target: ShardingSpec) -> ReshardingPlan:
         """The cheapest way."""

@@ -380,7 +380,7 @@ def _exact(graph: StepGraph, edges: Edges, extent: NDArray[np.int64]) -> NDArray
     """Which moves XLA carries out exactly on a shape that does not divide everywhere.
 
     A single step is exact if every dimension that it splits differently was or becomes whole, or keeps its padded
-    extent; a run only where those dimensions divide. Dimensions of size 1 are not split: it would only make copies.
+    extent; a run only where those dimensions divide.
     """
     before, after = graph.parts[edges.source], graph.parts[edges.target]
     changed = before != after
@@ -390,7 +390,7 @@ def _exact(graph: StepGraph, edges: Edges, extent: NDArray[np.int64]) -> NDArray
         extent % np.maximum(before, after) == 0,
         (np.minimum(before, after) == 1) | same_extent,
     )
-    return np.asarray((~changed | (fine & (extent > 1))).all(axis=1), dtype=np.bool_)
+    return np.asarray((~changed | fine).all(axis=1), dtype=np.bool_)
 
 
 def _summed(before: Indices, own: Array) -> Array:

@@ -1,9 +1,9 @@
 """The specs of one mesh and rank, and the steps between them that XLA carries out exactly as told.
 
 Measured on XLA's CPU and TPU compilers, each of these is one `with_sharding_constraint` that does what it says and
-nothing else: append a free axis as the minor-most of a dimension (slice), gather a minor suffix of a dimension, move a
-minor suffix of one dimension to the minor end of another (all-to-all), permute between specs of equal parts in every
-dimension, and the runs over parts of axes of `runs.py`.
+nothing else: append a free axis as the minor-most of a dimension, or several to a whole one (slice), gather a minor
+suffix of a dimension, move a minor suffix of one dimension to the minor end of another (all-to-all), permute between
+specs of equal parts in every dimension, and the runs over parts of axes of `runs.py`.
 
 A state is a spec in numbers: for each dimension the positions of the mesh axes that split it, major first. Dimensions
 are interchangeable as far as steps go, so states that differ by the order of dimensions share one canonical state.
@@ -173,11 +173,13 @@ def _move(
 
 
 def _slices(state: State, sizes: Sizes) -> list[Move]:
-    free = set(range(len(sizes))) - {axis for dim in state for axis in dim}
+    """One free axis more on any dimension; on a whole one also several at once, which uneven dimensions need."""
+    free = sorted(set(range(len(sizes))) - {axis for dim in state for axis in dim})
     return [
-        _move("slice", (axis,), (i,), state, replaced(state, {i: (*dim, axis)}), sizes)
+        _move("slice", axes, (i,), state, replaced(state, {i: (*dim, *axes)}), sizes)
         for i, dim in enumerate(state)
-        for axis in sorted(free)
+        for count in range(1, 2 if dim else len(free) + 1)
+        for axes in permutations(free, count)
     ]
 
 

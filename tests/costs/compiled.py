@@ -98,10 +98,10 @@ def planned_bytes(chain: Chain, mesh: MeshModel, *, setting: Setting = "plain") 
     return there * (TRIPS if setting == "scan" else 1)
 
 
-def jax_mesh(sizes: dict[str, int], devices: Sequence[jax.Device] | None = None) -> Mesh:
+def jax_mesh(sizes: dict[str, int]) -> Mesh:
     """A JAX mesh with Auto axes."""
-    chosen = np.array(devices if devices is not None else jax.devices())[: math.prod(sizes.values())]
-    return Mesh(chosen.reshape(tuple(sizes.values())), tuple(sizes))
+    devices = np.array(jax.devices()[: math.prod(sizes.values())])
+    return Mesh(devices.reshape(tuple(sizes.values())), tuple(sizes))
 
 
 def _bytes(source: ShardingSpec, target: ShardingSpec, shape: tuple[int, ...], mesh: MeshModel) -> float:
