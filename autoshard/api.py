@@ -22,7 +22,7 @@ from autoshard.hardware import mesh_model
 from autoshard.plan import Binding, Plan
 from autoshard.planner import PlanningOptions, fed_back, fingerprint, make_plan, price_baselines
 from autoshard.progress import show_progress
-from autoshard.shardings import has_explicit_axes, planning_mesh
+from autoshard.shardings import abstract_twin, has_explicit_axes, planning_mesh
 from autoshard.trace import Program, abstract, trace
 
 logger = logging.getLogger("autoshard")
@@ -229,7 +229,9 @@ class Autosharded(Generic[P, R]):
         except ValueError as error:
             if not _is_misplaced(error):
                 raise
-        return planned.run(*jax.device_put(dynamic, planned.plan.in_shardings))
+        args_shardings, kwargs_shardings = planned.plan.shardings_on(self._mesh())[0]
+        wanted = (*args_shardings, kwargs_shardings) if kwargs_shardings else args_shardings
+        return planned.run(*jax.device_put(dynamic, wanted))
 
     def _mesh(self) -> Mesh | AbstractMesh:
         if self.mesh is not None:
@@ -240,18 +242,14 @@ class Autosharded(Generic[P, R]):
         return mesh
 
     def _planned(self, args: Any, kwargs: Any) -> tuple[_Planned, tuple[Any, ...]]:
-        args, kwargs = self._signature.positional(args, kwargs)
-        static = self._signature.static_positions(self._options)
-        dynamic = tuple(a for i, a in enumerate(args) if i not in static)
-        if kwargs:
-            dynamic = (*dynamic, kwargs)
+        call = self._signature.call(args, kwargs, self._options)
         mesh = self._mesh()
-        key = (mesh, tuple((i, args[i]) for i in sorted(static) if i < len(args)), _abstract_key(dynamic))
+        key = (mesh, call.static, _abstract_key(call.dynamic))
         with self._lock:
             if key not in self._plans:
-                self._plans[key] = self._make(args, kwargs, dynamic, mesh)
+                self._plans[key] = self._make(call, mesh)
                 self._warn_if_many()
-            return self._plans[key], dynamic
+            return self._plans[key], call.dynamic
 
     def _warn_if_many(self) -> None:
         count = len(self._plans)
@@ -262,20 +260,30 @@ class Autosharded(Generic[P, R]):
                 self.__name__, count,
             )  # fmt: skip
 
-    def _make(self, args: Any, kwargs: Any, dynamic: tuple[Any, ...], mesh: Mesh | AbstractMesh) -> _Planned:
-        options = self._options
-        shapes_args, shapes_kwargs = _abstract_arguments(args, kwargs, self._signature.static_positions(options))
-        program = trace(
-            self._fn, shapes_args, shapes_kwargs, signature_names=self._signature.names,
-            jit_options=self._signature.jit_options(options),
-        )  # fmt: skip
+    def _make(self, call: _Call, mesh: Mesh | AbstractMesh) -> _Planned:
+        with jax.sharding.use_abstract_mesh(abstract_twin(mesh)):
+            program = trace(
+                self._fn,
+                call.abstract_args,
+                call.abstract_kwargs,
+                signature_names=self._signature.names,
+                jit_options=self._signature.jit_options(self._options),
+            )
         planning = self._planning_options(program, mesh)
         plan = self._given_plan(program, planning) or self._search(program, planning)
-        in_tree = jax.tree.structure((dynamic[: len(dynamic) - bool(kwargs)], kwargs))
         out_tree = jax.tree.structure(program.out_info)
-        plan.bind(Binding(mesh, in_tree, out_tree, lambda: price_baselines(program, planning)))
+        shapes = jax.tree.map(abstract, call.dynamic)
+        plan.bind(
+            Binding(
+                mesh,
+                jax.tree.structure(program.args_info),
+                out_tree,
+                price_baselines=lambda: price_baselines(program, planning),
+                lower_on=lambda devices: _jitted(plan, program, devices, shapes, out_tree).lower(*shapes),
+            )
+        )
         logger.info("%s", _summary(plan))
-        return _Planned(plan, _jitted(plan, program, mesh, dynamic, out_tree))
+        return _Planned(plan, _jitted(plan, program, mesh, shapes, out_tree))
 
     def _planning_options(self, program: Program, mesh: Mesh | AbstractMesh) -> PlanningOptions:
         options = self._options
@@ -330,10 +338,8 @@ def _jitted(plan: Plan, program: Program, mesh: Mesh | AbstractMesh, dynamic: tu
     inner = planning_mesh(mesh)
     flat = emit(plan, program.jaxpr, inner)
     expected = _abstract_key(dynamic)
-    shardings = plan.in_shardings
-    if isinstance(shardings, tuple) and len(shardings) == 2 and isinstance(shardings[1], dict) and shardings[1]:
-        shardings = (*shardings[0], shardings[1])
-    out_shardings = plan.out_shardings
+    (args, kwargs), out_shardings = plan.shardings_on(mesh)
+    shardings = (*args, kwargs) if kwargs else args
 
     def on_tree(*arguments: Any) -> Any:
         return jax.tree.unflatten(out_tree, flat(*jax.tree.leaves(arguments)))
@@ -374,11 +380,6 @@ def _leaf_key(leaf: Any) -> Any:
     return aval.shape, str(jax.dtypes.canonicalize_dtype(aval.dtype, allow_extended_dtype=True)), bool(aval.weak_type)
 
 
-def _abstract_arguments(args: Any, kwargs: Any, static: frozenset[int]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    shapes = tuple(a if i in static else jax.tree.map(abstract, a) for i, a in enumerate(args))
-    return shapes, {k: jax.tree.map(abstract, v) for k, v in kwargs.items()}
-
-
 def _is_misplaced(error: ValueError) -> bool:
     """Whether jit refuses an argument because it lives elsewhere than planned."""
     text = str(error)
@@ -399,18 +400,53 @@ def _summary(plan: Plan) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class _Call:
+    """The arguments of one call: positions and names, and which of them are static."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    static_numbers: frozenset[int]
+    static_names: frozenset[str]
+
+    @property
+    def dynamic(self) -> tuple[Any, ...]:
+        """What the jitted function is called with: the arrays' positions, then the keywords' dict if there is one."""
+        args = tuple(a for i, a in enumerate(self.args) if i not in self.static_numbers)
+        kwargs = {k: v for k, v in self.kwargs.items() if k not in self.static_names}
+        return (*args, kwargs) if kwargs else args
+
+    @property
+    def static(self) -> tuple[Any, ...]:
+        """The static arguments, as part of a dictionary's key."""
+        numbers = tuple((i, self.args[i]) for i in sorted(self.static_numbers))
+        return numbers + tuple((k, self.kwargs[k]) for k in sorted(self.static_names))
+
+    @property
+    def abstract_args(self) -> tuple[Any, ...]:
+        """Positional arguments as shapes."""
+        return tuple(a if i in self.static_numbers else jax.tree.map(abstract, a) for i, a in enumerate(self.args))
+
+    @property
+    def abstract_kwargs(self) -> dict[str, Any]:
+        """Keyword arguments as shapes."""
+        return {k: v if k in self.static_names else jax.tree.map(abstract, v) for k, v in self.kwargs.items()}
+
+
+@dataclass(frozen=True, slots=True)
 class _Signature:
     """How keyword arguments map to positions."""
 
     parameters: inspect.Signature | None
     names: tuple[str, ...]
 
-    def positional(self, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Keyword arguments bound to positions as far as the signature has them."""
-        if self.parameters is None or not kwargs:
-            return tuple(args), dict(kwargs)
-        bound = self.parameters.bind(*args, **kwargs)
-        return bound.args, bound.kwargs
+    def call(self, args: Any, kwargs: Any, options: Options) -> _Call:
+        """Keyword arguments bound to positions as far as the signature has them, static arguments set apart."""
+        if self.parameters is not None and kwargs:
+            bound = self.parameters.bind(*args, **kwargs)
+            args, kwargs = bound.args, bound.kwargs
+        numbers = self.static_positions(options)
+        named = frozenset(options.static_argnames)
+        return _Call(tuple(args), dict(kwargs), numbers & frozenset(range(len(args))), named & frozenset(kwargs))
 
     def jit_options(self, options: Options) -> dict[str, Any]:
         """The same options for `jax.jit`, given that what can be positional is."""

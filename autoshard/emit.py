@@ -80,6 +80,11 @@ class _Emitter:
             return array
         return jax.lax.with_sharding_constraint(array, NamedSharding(self.mesh, partition_spec(spec_of(dims))))
 
+    def region_mesh(self) -> Mesh | AbstractMesh:
+        """The mesh for a per-shard region: that of the context in which the program was traced, if there was one."""
+        context = jax.sharding.get_abstract_mesh()
+        return self.mesh if context.empty else context
+
     def through(self, array: Any, steps: Iterable[SpecDims]) -> Any:
         for dims in steps:
             array = self.constrain(array, dims)
@@ -146,7 +151,7 @@ class _Emitter:
             return self.constant(eqn, args)
         arrays = [self.fetch(held, decision.routes.get(k)) for k, held in enumerate(args)]
         if decision.local:
-            outs = run_local(eqn, decision, arrays, self.mesh)
+            outs = run_local(eqn, decision, arrays, self.region_mesh())
         else:
             outs = _bind(eqn, arrays, eqn.params)
         return [self.made(decision, k, out) for k, out in enumerate(outs)]

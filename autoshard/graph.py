@@ -21,6 +21,9 @@ from autoshard.rules.base import Equation, OpRule, TensorFacts
 LITERAL = -1
 """Stands for an operand that is a literal (or does not exist): no value, no sharding."""
 
+ASSUMED_WHILE_TRIPS = 16
+"""How often the body of a while loop is taken to run, since its trip count is unknown before it runs."""
+
 Path = tuple[int, ...]
 """Where an equation stands: its position in the jaxpr, then the branch and position in a nested one, and so on."""
 

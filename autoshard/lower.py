@@ -33,6 +33,11 @@ SMALLEST_COPY_FRACTION = 1e-3
 predicted peak counts all of them."""
 
 
+PLACEMENT_WEIGHT = 0.01
+"""What holding an argument counts, as a fraction of the time to read it once: enough to order plans that are equal
+otherwise, too little to buy communication."""
+
+
 @dataclass(frozen=True, slots=True)
 class Supplier:
     """Where the users of a value take it from: a node, and the specs that each of its choices holds the value in.
@@ -203,12 +208,21 @@ class _Lowering:
         )
         if op.fixed is not None:
             strategies = _filtered(strategies, op.fixed, op)
-        node = self._node(f"{position}:{op.primitive}", strategies.seconds * op.trips)
+        costs = strategies.seconds * op.trips
+        if op.primitive == "argument":
+            costs = costs + self._placement(op, strategies)
+        node = self._node(f"{position}:{op.primitive}", costs)
         self.sets.append(strategies)
         self.nodes.append(node)
         scratch = np.array([s.scratch_bytes for s in strategies.strategies])
         if scratch.any():
             self.usages.append(Usage(node, position, position + 1, scratch))
+
+    def _placement(self, op: Op, strategies: StrategySet) -> Floats:
+        """A secondary order among plans of equal time: arguments are split rather than held whole on every device."""
+        column = strategies.results[0]
+        sizes = _shard_bytes(op.equation.results[0], column.specs, self.mesh)[column.index]
+        return PLACEMENT_WEIGHT * sizes / self.mesh.device.memory_bytes_per_s
 
     def _add_supplier(self, value: int) -> None:
         position, k = self.graph.values[value].producer

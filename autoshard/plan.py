@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, Literal
 
+import jax
 import pydantic
 from jax.sharding import AbstractMesh, Mesh
 
 from autoshard.costs import MeshModel, ShardingSpec
 from autoshard.errors import PlanMismatchError
+from autoshard.graph import ASSUMED_WHILE_TRIPS
 from autoshard.shardings import named_shardings
+
+if TYPE_CHECKING:
+    from autoshard.verify import Verification
 
 if TYPE_CHECKING:
     from autoshard.report import Report
@@ -230,15 +237,47 @@ class Plan(Model):
 
         For a function called with positional arguments only it is the tuple that `jax.jit` takes as ``in_shardings``.
         """
-        binding = self._bound()
-        args, kwargs = named_shardings(binding.mesh, [spec_of(leaf.spec) for leaf in self.arguments], binding.in_tree)
+        args, kwargs = self.shardings_on(self._bound().mesh)[0]
         return (args, kwargs) if kwargs else args
 
     @property
     def out_shardings(self) -> Any:
         """NamedShardings of the results, in the tree that the function returns."""
+        return self.shardings_on(self._bound().mesh)[1]
+
+    def shardings_on(self, mesh: Mesh | AbstractMesh) -> tuple[Any, Any]:
+        """NamedShardings of ``(args, kwargs)`` and of the results on another mesh with the same axes."""
         binding = self._bound()
-        return named_shardings(binding.mesh, [spec_of(leaf.spec) for leaf in self.results], binding.out_tree)
+        ins, outs = ([spec_of(leaf.spec) for leaf in leaves] for leaves in (self.arguments, self.results))
+        return named_shardings(mesh, ins, binding.in_tree), named_shardings(mesh, outs, binding.out_tree)
+
+    def verify(self, *, topology: str | None = None) -> Verification:
+        """Compile the planned function and compare what XLA made of it with the plan.
+
+        Args:
+            topology: Compile for a TPU slice instead of the mesh's own devices, such as ``"v5e:4x4"``; no TPU is
+                needed, but the ``tpu`` extra is. The slice must have as many devices as the mesh.
+
+        Returns:
+            Planned and compiled collectives, bytes and memory side by side, and everything that differs.
+        """
+        from autoshard.topology import tpu_mesh
+        from autoshard.verify import PredictedCollective, verify_lowered
+
+        binding = self._bound()
+        mesh = binding.mesh if topology is None else tpu_mesh(topology, dict(self.mesh.sizes))
+        predicted = [
+            PredictedCollective(kind=c.kind, axes=c.axes, wire_bytes=c.wire_bytes, trips=c.trips, source=c.source)
+            for c in self.collectives
+        ]
+        return verify_lowered(
+            predicted,
+            binding.lower_on(mesh),
+            dict(self.mesh.sizes),
+            out_shardings=self.shardings_on(mesh)[1],
+            predicted_peak_memory_bytes=self.predicted.peak_memory_bytes,
+            assumed_trips=ASSUMED_WHILE_TRIPS,
+        )
 
     def report(self, *, baselines: bool = True) -> Report:
         """What the plan costs and why: print it, show it in a notebook, or take its fields.
@@ -290,26 +329,31 @@ class Plan(Model):
         return self._binding
 
     def _baselines(self) -> dict[str, Totals]:
-        return self._binding.baselines() if self._binding is not None else {}
+        return self._binding.baselines if self._binding is not None else {}
 
 
+@dataclass(frozen=True)
 class Binding:
-    """What ties a plan to a process: the JAX mesh, the trees of arguments and results, and how to price baselines."""
+    """What ties a plan to a process.
 
-    def __init__(
-        self, mesh: Mesh | AbstractMesh, in_tree: Any, out_tree: Any, price_baselines: Callable[[], dict[str, Totals]]
-    ) -> None:
-        self.mesh = mesh
-        self.in_tree = in_tree
-        self.out_tree = out_tree
-        self._price = price_baselines
-        self._priced: dict[str, Totals] | None = None
+    Attributes:
+        mesh: The JAX mesh.
+        in_tree: Tree of ``(args, kwargs)``.
+        out_tree: Tree of the results.
+        price_baselines: Prices what the plan is compared with.
+        lower_on: Lowers the planned function for the devices of a mesh.
+    """
 
+    mesh: Mesh | AbstractMesh
+    in_tree: Any
+    out_tree: Any
+    price_baselines: Callable[[], dict[str, Totals]]
+    lower_on: Callable[[Mesh | AbstractMesh], jax.stages.Lowered]
+
+    @cached_property
     def baselines(self) -> dict[str, Totals]:
         """Totals of the baselines by name, priced once."""
-        if self._priced is None:
-            self._priced = self._price()
-        return self._priced
+        return self.price_baselines()
 
 
 def spec_of(dims: SpecDims) -> ShardingSpec:

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field, replace
 from autoshard.costs import MeshModel
 from autoshard.decode import decode
 from autoshard.errors import InfeasibleError, SolverError, UnsupportedError
-from autoshard.graph import Graph
+from autoshard.graph import ASSUMED_WHILE_TRIPS, Graph
 from autoshard.liveness import Liveness
 from autoshard.lower import Lowered, lower
 from autoshard.plan import PLAN_VERSION, Plan, SolverSummary, Totals
 from autoshard.shardings import Fixed
 from autoshard.solver import Progress, Solution, Status, solve
-from autoshard.trace import ASSUMED_WHILE_TRIPS, Program, build_graph
+from autoshard.trace import Program, build_graph
 
 
 @dataclass(frozen=True, slots=True)

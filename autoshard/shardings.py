@@ -52,10 +52,14 @@ def planning_mesh(mesh: Any) -> Mesh | AbstractMesh:
         raise MeshError("the mesh has no axes; make one with jax.make_mesh((4, 2), ('x', 'y'))")
     if any(kind == AxisType.Manual for kind in mesh.axis_types):
         raise MeshError("the mesh has Manual axes: call autoshard outside of shard_map, or give it another mesh")
-    auto = (AxisType.Auto,) * len(mesh.axis_names)
     if isinstance(mesh, Mesh):
-        return Mesh(mesh.devices, mesh.axis_names, axis_types=auto)
-    return AbstractMesh(mesh.axis_sizes, mesh.axis_names, axis_types=auto)
+        return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))
+    return abstract_twin(mesh)
+
+
+def abstract_twin(mesh: Mesh | AbstractMesh) -> AbstractMesh:
+    """The same axes as Auto ones, without devices: the context in which functions are traced."""
+    return AbstractMesh(mesh.axis_sizes, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))
 
 
 def has_explicit_axes(mesh: Mesh | AbstractMesh) -> bool:

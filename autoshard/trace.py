@@ -14,12 +14,9 @@ import numpy as np
 from jax.extend import core
 
 from autoshard.errors import InputError
-from autoshard.graph import LITERAL, Graph, Op, Path, Value
+from autoshard.graph import ASSUMED_WHILE_TRIPS, LITERAL, Graph, Op, Path, Value
 from autoshard.jaxprs import opened, scan_operands
 from autoshard.rules.base import Dims, Equation, OpRule, RuleBuilder, TensorFacts, rule_of
-
-ASSUMED_WHILE_TRIPS = 16
-"""How often the body of a while loop is taken to run, since its trip count is unknown before it runs."""
 
 
 @dataclass(frozen=True, slots=True)

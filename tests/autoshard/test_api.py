@@ -1,0 +1,275 @@
+"""The public function: what it accepts, what it refuses, and what it keeps of the user's function."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import logging
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from autoshard import Plan, autoshard
+from autoshard.costs import MeshModel
+from autoshard.errors import (
+    InfeasibleError,
+    InputError,
+    MeshError,
+    OptionError,
+    PlanMismatchError,
+    SpecError,
+    UnsupportedError,
+)
+
+AUTO = (jax.sharding.AxisType.Auto,) * 2
+BYTES = MeshModel.uniform({"x": 4, "y": 2}, bytes_per_s=1e9, latency_s=0.0)
+
+
+@pytest.fixture
+def mesh() -> Mesh:
+    return jax.make_mesh((4, 2), ("x", "y"), axis_types=AUTO)
+
+
+def product(w: Any, x: Any) -> Any:
+    """Multiply, then squash."""
+    return jnp.tanh(x @ w).sum(-1)
+
+
+W, X = jnp.ones((16, 32)) / 16, jnp.arange(64.0 * 16).reshape(64, 16) / 1000
+
+
+class TestRefusals:
+    def test_not_callable(self, mesh: Mesh) -> None:
+        with pytest.raises(InputError, match="needs a function as its first argument, not int"):
+            autoshard(3, mesh)  # type: ignore[call-overload]
+
+    def test_not_a_mesh(self) -> None:
+        with pytest.raises(MeshError, match=r"must be a jax.sharding.Mesh or AbstractMesh, not tuple.*jax.make_mesh"):
+            autoshard(product, (4, 2))  # type: ignore[arg-type]
+
+    def test_no_mesh(self) -> None:
+        with pytest.raises(InputError, match="has no mesh: pass mesh=, or call the function inside jax.set_mesh"):
+            autoshard(product)(W, X)
+
+    def test_abstract_mesh_without_hardware(self) -> None:
+        abstract = AbstractMesh((4, 2), ("x", "y"), axis_types=AUTO)
+        with pytest.raises(OptionError, match="an AbstractMesh has no devices to tell the hardware: pass hardware="):
+            autoshard(product, abstract).plan(W, X)
+
+    def test_all_faults_of_the_shardings_at_once(self, mesh: Mesh) -> None:
+        step = autoshard(
+            lambda p, x: x @ p["w"] + p["b"], mesh, in_shardings=({"w": P("z"), "b": P("x", "y")}, P("y", "x"))
+        )
+        with pytest.raises(SpecError) as caught:
+            step.plan({"w": jnp.ones((16, 32)), "b": jnp.ones(32)}, jnp.ones((9, 16)))
+        text = str(caught.value).splitlines()
+        assert text[0] == "in_shardings does not fit:"
+        assert text[1].strip().startswith("in_shardings: p['b']: ") and "2 entries" in text[1]
+        assert text[2].strip() == "in_shardings: p['w'], dimension 0: axis 'z' is not in the mesh, which has 'x', 'y'"
+        assert "x, dimension 0: extent 9 does not divide into 2 parts" in text[3] and "pad it to 10" in text[3]
+
+    def test_an_axis_used_twice(self, mesh: Mesh) -> None:
+        with pytest.raises(SpecError, match=r"result, dimension 0: axis 'x' is used twice|used twice"):
+            autoshard(product, mesh, out_shardings=P(("x", "x"))).plan(W, X)
+
+    def test_shardings_that_are_no_prefix(self, mesh: Mesh) -> None:
+        with pytest.raises(SpecError, match="in_shardings must be a prefix of the tree"):
+            autoshard(product, mesh, in_shardings=(P(), P(), P())).plan(W, X)
+
+    def test_impossible_budget(self, mesh: Mesh) -> None:
+        with pytest.raises(
+            InfeasibleError, match=r"no plan fits: memory_budget is .* GiB per device(.|\n)*raise memory_budget"
+        ):
+            autoshard(product, mesh, memory_budget=64).plan(W, X)
+
+    def test_replicate_on_failure(self, mesh: Mesh) -> None:
+        step = autoshard(product, mesh, memory_budget=64, on_failure="replicate")
+        assert step.plan(W, X).solver.status == "replicated"
+        np.testing.assert_allclose(step(W, X), product(W, X), rtol=1e-5)
+
+    @pytest.mark.parametrize(
+        ("option", "match"),
+        [
+            ({"memory_budget": "much"}, "memory_budget='much' is not an amount of memory"),
+            ({"memory_budget": -1}, "must be a positive number of bytes"),
+            ({"on_failure": "ignore"}, "on_failure: Input should be 'raise' or 'replicate'"),
+            ({"time_limit_s": 0}, "time_limit_s: Input should be greater than 0"),
+            ({"hardware": "abacus"}, "hardware='abacus' is not a preset; known are .*tpu-v5e"),
+        ],
+    )
+    def test_options(self, mesh: Mesh, option: dict[str, Any], match: str) -> None:
+        with pytest.raises(OptionError, match=match):
+            autoshard(product, mesh, **option).plan(W, X)
+
+    def test_hardware_of_another_mesh(self, mesh: Mesh) -> None:
+        other = MeshModel.uniform({"x": 8}, bytes_per_s=1.0, latency_s=0.0)
+        with pytest.raises(MeshError, match=r"is a model of a mesh \{'x': 8\}, the mesh given is \{'x': 4, 'y': 2\}"):
+            autoshard(product, mesh, hardware=other).plan(W, X)
+
+    def test_errors_of_the_function_are_the_users(self, mesh: Mesh) -> None:
+        with pytest.raises(TypeError, match="dot_general"):
+            autoshard(product, mesh)(X, X)
+
+
+class TestArguments:
+    def test_decorator_keeps_the_function(self, mesh: Mesh) -> None:
+        step = autoshard(mesh=mesh)(product)
+        assert (step.__name__, step.__doc__) == ("product", "Multiply, then squash.")
+        assert inspect.signature(step) == inspect.signature(product)
+        np.testing.assert_allclose(step(W, X), product(W, X), rtol=1e-5)
+
+    def test_keywords_defaults_and_static(self, mesh: Mesh) -> None:
+        def fn(x: Any, scale: Any = 2.0, *, power: int = 2, flip: bool = False) -> Any:
+            y = (x * scale) ** power
+            return y[::-1] if flip else y
+
+        step = autoshard(fn, mesh, static_argnames=("power", "flip"))
+        for kwargs in ({}, {"scale": 3.0}, {"power": 3}, {"flip": True, "scale": jnp.float32(1)}):
+            np.testing.assert_allclose(step(X, **kwargs), fn(X, **kwargs), rtol=1e-5)
+
+    def test_static_and_donated_by_number(self, mesh: Mesh) -> None:
+        step = autoshard(lambda n, s, x: (s + n * x, x), mesh, static_argnums=0, donate_argnums=1)
+        state = jnp.ones((64, 16))
+        out, _ = step(2, state, X)
+        np.testing.assert_allclose(out, 1 + 2 * X, rtol=1e-6)
+        assert state.is_deleted() or step.plan(2, out, X).in_shardings[0] != state.sharding
+
+    def test_pytrees_of_any_kind(self, mesh: Mesh) -> None:
+        @jax.tree_util.register_dataclass
+        @dataclasses.dataclass
+        class State:
+            w: Any
+            extra: Any = None
+
+        step = autoshard(lambda s, x: State(x @ s.w, {"none": None, "n": 3}), mesh)
+        out = step(State(W), X)
+        assert isinstance(out, State) and out.extra["none"] is None and int(out.extra["n"]) == 3
+        assert set(step.plan(State(W), X).arguments[0].name) >= set("s.w")
+
+    def test_methods(self, mesh: Mesh) -> None:
+        class Model:
+            @autoshard(mesh=mesh, static_argnums=0)
+            def apply(self, x: Any) -> Any:
+                return x * 2
+
+        np.testing.assert_allclose(Model().apply(X), X * 2)
+
+    def test_inside_set_mesh(self) -> None:
+        step = autoshard(product)
+        with jax.set_mesh(jax.make_mesh((4, 2), ("x", "y"))):
+            np.testing.assert_allclose(step(W, X), product(W, X), rtol=1e-5)
+
+    @pytest.mark.parametrize("shape", [(8,), (4, 2), (2, 2, 2), (8, 1)])
+    def test_explicit_meshes(self, shape: tuple[int, ...]) -> None:
+        explicit = jax.make_mesh(shape, ("a", "b", "c")[: len(shape)])
+        step = autoshard(product, explicit, in_shardings=(None, P("a")))
+        placed = jax.device_put(X, NamedSharding(explicit, P("a")))
+        np.testing.assert_allclose(step(W, placed), product(W, X), rtol=1e-5)
+        np.testing.assert_allclose(step(np.asarray(W), np.asarray(X)), product(W, X), rtol=1e-5)
+
+    def test_arguments_that_live_elsewhere_are_moved(self, mesh: Mesh) -> None:
+        step = autoshard(product, mesh, in_shardings=(P(), P("x")))
+        elsewhere = jax.device_put(X, NamedSharding(mesh, P(None, "y")))
+        for x in (elsewhere, jax.device_put(X, jax.devices()[3]), X):
+            np.testing.assert_allclose(step(W, x), product(W, X), rtol=1e-5)
+
+    def test_new_shapes_are_planned_anew_with_a_warning_when_they_multiply(
+        self, mesh: Mesh, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        step = autoshard(lambda x: x + 1, mesh)
+        with caplog.at_level(logging.WARNING, logger="autoshard"):
+            for n in (8, 16, 24, 32, 8):
+                assert step(jnp.ones(n)).shape == (n,)
+        assert "planned for 4 different signatures" in caplog.text
+        step.clear_cache()
+        assert step(jnp.ones(8)).shape == (8,)
+
+
+class TestFixedShardings:
+    def test_inputs_and_outputs_are_kept(self, mesh: Mesh) -> None:
+        step = autoshard(product, mesh, in_shardings=(P(None, "y"), P(("x", "y"))), out_shardings=P("y"))
+        plan = step.plan(W, X)
+        assert plan.in_shardings == (NamedSharding(mesh, P(None, "y")), NamedSharding(mesh, P(("x", "y"), None)))
+        assert step(W, X).sharding.is_equivalent_to(NamedSharding(mesh, P("y")), 1)
+        np.testing.assert_allclose(step(W, X), product(W, X), rtol=1e-5)
+
+    def test_unconstrained_dimensions_are_free(self, mesh: Mesh) -> None:
+        plan = autoshard(product, mesh, in_shardings=(None, P(P.UNCONSTRAINED, "y")), hardware=BYTES).plan(W, X)
+        assert plan.arguments[1].spec[1] == ("y",)
+        assert plan.arguments[1].spec[0] == ("x",), "the free dimension is split, since that divides the work"
+
+    def test_constraints_in_the_function_are_kept(self, mesh: Mesh) -> None:
+        def fn(x: Any) -> Any:
+            return jax.lax.with_sharding_constraint(x * 2, NamedSharding(mesh, P(None, "x"))) + 1
+
+        decisions = autoshard(fn, mesh).plan(X).decisions
+        (kept,) = [d for d in decisions if d.primitive == "sharding_constraint"]
+        assert kept.results[0] == ((), ("x",))
+
+    def test_abstract_mesh_plans_without_devices(self) -> None:
+        abstract = AbstractMesh((16, 16), ("data", "model"), axis_types=AUTO)
+        shapes = (jax.ShapeDtypeStruct((4096, 16384), "bfloat16"), jax.ShapeDtypeStruct((65536, 4096), "bfloat16"))
+        plan = autoshard(product, abstract, hardware="tpu-v5e").plan(*shapes)
+        split = 1
+        for axes in plan.arguments[1].spec[:1]:
+            for axis in axes:
+                split *= dict(abstract.shape)[axis]
+        assert split == 256, "data parallelism over the whole slice moves nothing"
+        assert plan.predicted.wire_bytes == 0
+
+
+class TestStrict:
+    def test_strict_names_the_primitive_and_the_line(self, mesh: Mesh) -> None:
+        def fn(x: Any) -> Any:
+            return jax.pure_callback(lambda v: v, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+        plan = autoshard(fn, mesh).plan(X)
+        if plan.unruled:
+            with pytest.raises(UnsupportedError, match=r"no sharding rule for:\n.*pure_callback at .*test_api.py"):
+                autoshard(fn, mesh, strict=True).plan(X)
+        np.testing.assert_allclose(autoshard(fn, mesh)(X), X)
+
+
+class TestSavedPlans:
+    def test_round_trip_without_planning_again(self, mesh: Mesh, tmp_path: Any) -> None:
+        first = autoshard(product, mesh).plan(W, X)
+        first.save(tmp_path / "plan.json")
+        assert Plan.load(tmp_path / "plan.json").model_dump() == first.model_dump()
+        step = autoshard(product, mesh, plan=str(tmp_path / "plan.json"))
+        assert step.plan(W, X).decisions == first.decisions
+        np.testing.assert_allclose(step(W, X), product(W, X), rtol=1e-5)
+
+    def test_stale_foreign_and_damaged_plans_are_refused(self, mesh: Mesh, tmp_path: Any) -> None:
+        plan = autoshard(product, mesh).plan(W, X)
+        with pytest.raises(PlanMismatchError, match="was made for another program"):
+            autoshard(lambda w, x: product(w, x) + 1, mesh, plan=plan, static_argnums=()).plan(W, X)
+        other = jax.make_mesh((2, 4), ("x", "y"), axis_types=AUTO)
+        with pytest.raises(
+            PlanMismatchError, match=r"is for a mesh \{'x': 4, 'y': 2\}, this one is \{'x': 2, 'y': 4\}"
+        ):
+            autoshard(product, other, plan=plan).plan(W, X)
+        text = plan.model_dump_json()
+        for damaged in (text[:-20], text.replace('"decisions"', '"decision"', 1), "{}", ""):
+            (tmp_path / "bad.json").write_text(damaged)
+            with pytest.raises(PlanMismatchError, match=r"bad.json is not a plan that this version can read"):
+                Plan.load(tmp_path / "bad.json")
+        (tmp_path / "old.json").write_text(text.replace('"version":1', '"version":0', 1))
+        with pytest.raises(PlanMismatchError, match="has plan format 0, this version reads 1: plan again"):
+            Plan.load(tmp_path / "old.json")
+
+
+def test_equal_programs_give_equal_plans(mesh: Mesh) -> None:
+    plans = [autoshard(product, mesh).plan(W, X) for _ in range(2)]
+    assert plans[0].decisions == plans[1].decisions
+
+
+def test_verify_finds_what_was_planned(mesh: Mesh) -> None:
+    plan = autoshard(product, mesh, in_shardings=(P("x"), P(None, "x")), hardware=BYTES).plan(W, X)
+    checked = plan.verify()
+    assert checked.ok, str(checked)
+    assert plan.predicted.wire_bytes > 0
