@@ -13,11 +13,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from autoshard.api import autoshard as autoshard
     from autoshard.auditing import audit as audit
+    from autoshard.calibration import calibrate as calibrate
     from autoshard.plan import Plan as Plan
 
-_HOMES = {"Plan": "autoshard.plan", "audit": "autoshard.auditing", "autoshard": "autoshard.api"}
+_HOMES = {
+    "Plan": "autoshard.plan",
+    "audit": "autoshard.auditing",
+    "autoshard": "autoshard.api",
+    "calibrate": "autoshard.calibration",
+}
 
-__all__ = ["Plan", "audit", "autoshard"]
+__all__ = ["Plan", "audit", "autoshard", "calibrate"]
 
 
 def __getattr__(name: str) -> Any:

@@ -9,6 +9,9 @@ from .compute import compute_cost as compute_cost
 from .compute import memory_cost as memory_cost
 from .cost import ZERO_COST as ZERO_COST
 from .cost import Cost as Cost
+from .fitting import Measurement as Measurement
+from .fitting import fit_collective as fit_collective
+from .fitting import relative_errors as relative_errors
 from .hardware import PRESET_NAMES as PRESET_NAMES
 from .links import CollectiveFit as CollectiveFit
 from .links import Link as Link
@@ -37,6 +40,7 @@ __all__ = [
     "Cost",
     "DeviceModel",
     "Link",
+    "Measurement",
     "MeshAxis",
     "MeshModel",
     "ReshardStep",
@@ -49,9 +53,11 @@ __all__ = [
     "collective_permute",
     "communication_resharding_cost_vector",
     "compute_cost",
+    "fit_collective",
     "memory_cost",
     "memory_resharding_cost_vector",
     "plan_resharding",
     "reduce_scatter",
+    "relative_errors",
     "reshard_table",
 ]
