@@ -53,7 +53,7 @@ class Options(pydantic.BaseModel):
     donate_argnames: tuple[str, ...] = ()
     memory_budget: float | None = None
     hardware: str | MeshModel | None = None
-    time_limit_s: float = pydantic.Field(default=60.0, gt=0)
+    time_limit_s: float = pydantic.Field(default=20.0, gt=0)
     on_failure: Literal["raise", "replicate"] = "raise"
     strict: bool = False
     plan: Plan | str | os.PathLike[str] | None = None

@@ -97,6 +97,19 @@ class Graph:
             step.invert(full)
         return tuple(int(index) for index in full)
 
+    def copy(self) -> "Graph":
+        """An independent copy with an empty trail: `recover` of the copy completes a choice for this graph's nodes."""
+        return Graph(
+            costs=dict(self.costs),
+            edges={u: dict(row) for u, row in self.edges.items()},
+            loads={u: list(loads) for u, loads in self.loads.items()},
+            edge_loads={pair: list(loads) for pair, loads in self.edge_loads.items()},
+            room=self.room.copy(),
+            size=self.size,
+            units=self.units,
+            constant=self.constant,
+        )
+
     def pairs(self) -> Iterator[tuple[int, int, Floats]]:
         """Every edge once, as (u, v, matrix) with u < v, in ascending order."""
         for u in sorted(self.edges):

@@ -1,15 +1,27 @@
-"""Problem in, Solution out: reduce, solve what is left, undo the reductions, check."""
+"""Problem in, Solution out: reduce, bracket the optimum, rule out, solve what is left, undo the reductions, check."""
 
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from .backend import Backend, Verdict, run_backend
+from .bounding import Bracket, bracket, near, rule_out
+from .dual import Dual
 from .graph import Graph, Infeasible, build_graph, drop_slack_rows
 from .ilp import build_model
 from .problem import Problem
 from .simplify import simplify
 from .solution import Progress, Solution, Status, check_solution
+
+SMALL_CORE = 2_000  # edge entries up to which the integer program is the quickest way
+LARGE_CORE = 150_000  # edge entries from which the integer program is not worth its time
+BRACKET_SHARE = 0.8  # of the time limit, for bounds and heuristics; the rest is the integer program's
+FIRST_SLACK = 1024  # the first part holds what is within this fraction of the gap
+DIVE_ENTRIES = 60_000  # edge entries of a part that the integer program is given
+DIVE_SHARE = 0.15  # of the time limit, for each exact solution of a promising part
+RELAXED_SHARE = 0.3  # of the time limit, for solving without the memory limit first
+PATIENCE = (1e-4, 1e-5, 1e-6, 1e-7)  # relative gain of the bound at which each round of bracketing stops
 
 
 def solve(
@@ -30,69 +42,205 @@ def solve(
         on_progress: Called with what is known whenever that changes.
 
     Returns:
-        The best choice found, with a valid lower bound; running out of time never raises.
+        The best choice found, with a valid lower bound; running out of time never raises, nor does Ctrl-C once a
+        choice is known.
+
+    Example:
+        >>> import numpy as np
+        >>> from autoshard.solver import Edge, Problem, solve
+        >>> free = np.zeros(2)
+        >>> move = Edge(0, 1, np.array([[0.0, 3.0], [3.0, 0.0]]))
+        >>> problem = Problem(names=("a", "b"), costs=(np.array([1.0, 2.0]), free), edges=(move,))
+        >>> solve(problem).choice
+        (0, 0)
     """
-    begin = time.monotonic()
-    seconds: dict[str, float] = {}
-    try:
-        graph = build_graph(problem)
+    return _Solve(problem, time_limit_s, on_progress).run(incumbent)
+
+
+class _Solve:
+    """One call of `solve`; keeps what is best known while it works."""
+
+    def __init__(self, problem: Problem, time_limit_s: float, on_progress: Callable[[Progress], None] | None) -> None:
+        self.problem = problem
+        self.begin = time.monotonic()
+        self.limit_s = time_limit_s
+        self.on_progress = on_progress
+        self.seconds: dict[str, float] = {}
+        self.mark = self.begin
+        self.best: tuple[int, ...] = ()
+        self.cost = math.inf
+        self.bound = -math.inf
+        self.message = ""
+
+    def run(self, incumbent: Sequence[int] | None) -> Solution:
+        if incumbent is not None:
+            self._offer(tuple(incumbent))
+        try:
+            status = self._work()
+        except Infeasible as reason:
+            return self._infeasible(str(reason))
+        except KeyboardInterrupt:
+            if not self.best:
+                raise
+            self.message, status = "interrupted: the best choice so far", Status.FEASIBLE
+        if not self.best:
+            return self._nothing(self.message or "no valid choice was found in time")
+        bound = self.cost if status is Status.OPTIMAL else min(self.bound, self.cost)
+        peak = check_solution(self.problem, self.best).peak_bytes
+        return Solution(
+            choice=self.best, cost=self.cost, bound=bound, status=status, peak_bytes=peak,
+            seconds=self.seconds, message=self.message,
+        )  # fmt: skip
+
+    def _work(self) -> Status:
+        if self.problem.budget is not None and self._fits_without_limit():
+            return Status.OPTIMAL
+        graph = build_graph(self.problem)
         drop_slack_rows(graph)
         simplify(graph)
         drop_slack_rows(graph)
-        seconds["reduce"] = time.monotonic() - begin
-    except Infeasible as reason:
-        return _infeasible(str(reason), seconds)
-    if not graph.costs:
-        return _solution(problem, graph, graph.recover({}), graph.constant, Status.OPTIMAL, seconds)
-    model, layout, scale = build_model(graph)
-    outcome = run_backend(model, Backend.HIGHS, seconds=time_limit_s - (time.monotonic() - begin))
-    seconds["ilp"] = time.monotonic() - begin - seconds["reduce"]
-    if outcome.verdict is Verdict.INFEASIBLE:
-        return _infeasible("no choice fits the memory budget and the forbidden entries", seconds)
-    bound = math.ceil(outcome.bound * scale - 0.5) + graph.constant if math.isfinite(outcome.bound) else -math.inf
-    if not len(outcome.values):
-        return _failed(outcome.detail, graph.units.cost(bound), seconds)
-    choice = graph.recover(layout.choice(graph, outcome.values))
-    status = Status.OPTIMAL if outcome.verdict is Verdict.OPTIMAL else Status.FEASIBLE
-    return _solution(problem, graph, choice, bound, status, seconds)
+        self._phase("reduce")
+        if _entries(graph) > SMALL_CORE or len(graph.room):
+            if self._close_in(graph):
+                return Status.OPTIMAL
+        if not graph.costs:
+            self._offer(graph.recover({}))
+            self._raise_bound(graph, graph.constant)
+            return Status.OPTIMAL
+        return self._integer_program(graph)
+
+    def _fits_without_limit(self) -> bool:
+        """Solve without memory, which is far easier; whether the solution is proven best and fits the budget anyway."""
+        free = replace(self.problem, usages=(), edge_usages=(), budget=None)
+        relaxed = _Solve(free, RELAXED_SHARE * self.limit_s, None)
+        status = relaxed._work()
+        self.seconds.update({f"{name}, no limit": s for name, s in relaxed.seconds.items()})
+        self.mark = time.monotonic()
+        self.bound = relaxed.cost if status is Status.OPTIMAL else relaxed.bound
+        if relaxed.best:
+            self._offer(relaxed.best)
+        return bool(self.best) and status is Status.OPTIMAL
+
+    def _close_in(self, graph: Graph) -> bool:
+        """Bracket, solve ever larger parts near the bound, rule out, again; whether the best is proven best."""
+        for patience in PATIENCE[1:] if len(graph.room) else PATIENCE:
+            if not graph.costs:
+                break
+            known, dual = bracket(graph, self._stop(), lambda cost, bound: self._tell(graph, cost, bound), patience)
+            self._phase("bound")
+            if not known.closed:
+                self._dive(graph, dual, known)
+                self._phase("dive")
+            self._keep(graph, known)
+            if known.closed:
+                return True
+            if known.choice is None or time.monotonic() > self._stop():
+                break
+            before = sum(map(len, graph.costs.values()))
+            if rule_out(graph, dual, known) < 0.05 * before:
+                break
+            drop_slack_rows(graph)
+        return False
+
+    def _stop(self) -> float:
+        return self.begin + BRACKET_SHARE * self.limit_s
+
+    def _dive(self, graph: Graph, dual: Dual, known: Bracket) -> None:
+        """Solve the part of the graph near the bound, then ever larger ones, until a part holds all that can be better."""
+        gap = known.cost - known.bound if known.choice is not None else 0.1 * abs(known.bound)
+        slack = gap / FIRST_SLACK
+        while time.monotonic() < self._stop() and not known.closed:
+            whole = known.choice is not None and slack >= known.cost - known.bound
+            part = near(graph, dual, known, slack)
+            solved = part is None or self._solve_part(graph, part, known)
+            if whole and solved:
+                known.bound = known.cost
+                return
+            if not solved or slack > gap:
+                return
+            slack *= 4
+
+    def _solve_part(self, graph: Graph, part: Graph, known: Bracket) -> bool:
+        """Solve a reduced copy; offer its solution; whether it is proven best within the copy."""
+
+        def offer(choice: dict[int, int]) -> None:
+            full = part.recover(choice)
+            known.offer(graph, {u: full[u] for u in graph.costs})
+
+        if not part.costs:
+            offer({})
+            return True
+        found, _ = bracket(part, self._stop(), lambda cost, bound: None)
+        if found.choice is not None:
+            offer(found.choice)
+        if found.closed:
+            return True
+        left = self._stop() - time.monotonic()
+        if _entries(part) > DIVE_ENTRIES or left <= 0:
+            return False
+        model, layout, _ = build_model(part)
+        outcome = run_backend(model, Backend.HIGHS, seconds=min(DIVE_SHARE * self.limit_s, left))
+        if len(outcome.values):
+            offer(layout.choice(part, outcome.values))
+        return outcome.verdict in (Verdict.OPTIMAL, Verdict.INFEASIBLE)
+
+    def _keep(self, graph: Graph, known: Bracket) -> None:
+        self._raise_bound(graph, known.bound)
+        if known.choice is not None:
+            self._offer(graph.recover(known.choice))
+
+    def _integer_program(self, graph: Graph) -> Status:
+        left = self.limit_s - (time.monotonic() - self.begin)
+        if _entries(graph) > LARGE_CORE or left <= 0:
+            self.message = "time was up before optimality was proven"
+            return Status.FEASIBLE
+        model, layout, scale = build_model(graph)
+        outcome = run_backend(model, Backend.HIGHS, seconds=left)
+        self._phase("ilp")
+        if outcome.verdict is Verdict.INFEASIBLE:
+            if self.best:
+                return Status.OPTIMAL  # nothing better than the best choice known was left in the graph
+            raise Infeasible("no choice fits the memory budget and the forbidden entries")
+        if math.isfinite(outcome.bound):
+            self._raise_bound(graph, math.ceil(outcome.bound * scale - 0.5) + graph.constant)
+        if len(outcome.values):
+            self._offer(graph.recover(layout.choice(graph, outcome.values)))
+        if outcome.verdict is Verdict.OPTIMAL:
+            return Status.OPTIMAL
+        self.message = outcome.detail
+        return Status.FEASIBLE
+
+    def _offer(self, choice: tuple[int, ...]) -> None:
+        check = check_solution(self.problem, choice)
+        if not check.violations and check.cost < self.cost:
+            self.best, self.cost = choice, check.cost
+
+    def _raise_bound(self, graph: Graph, units: float) -> None:
+        self.bound = max(self.bound, graph.units.cost(units))
+
+    def _tell(self, graph: Graph, cost: float, bound: float) -> None:
+        if self.on_progress is not None:
+            best = min(self.cost, graph.units.cost(cost))
+            low = max(self.bound, graph.units.cost(bound))
+            self.on_progress(Progress(phase="bound", seconds=time.monotonic() - self.begin, cost=best, bound=low))
+
+    def _phase(self, name: str) -> None:
+        now = time.monotonic()
+        self.seconds[name] = self.seconds.get(name, 0.0) + now - self.mark
+        self.mark = now
+
+    def _infeasible(self, message: str) -> Solution:
+        return Solution(
+            choice=(), cost=math.inf, bound=math.inf, status=Status.INFEASIBLE, peak_bytes=math.nan,
+            seconds=self.seconds, message=message,
+        )  # fmt: skip
+
+    def _nothing(self, message: str) -> Solution:
+        return Solution(
+            choice=(), cost=math.inf, bound=self.bound, status=Status.FAILED, peak_bytes=math.nan,
+            seconds=self.seconds, message=message,
+        )  # fmt: skip
 
 
-def _solution(
-    problem: Problem, graph: Graph, choice: tuple[int, ...], bound: float, status: Status, seconds: dict[str, float]
-) -> Solution:
-    check = check_solution(problem, choice)
-    if check.violations:
-        return _failed(check.violations[0].message, graph.units.cost(bound), seconds)
-    cost = check.cost
-    return Solution(
-        choice=choice,
-        cost=cost,
-        bound=min(cost, graph.units.cost(bound)),
-        status=status,
-        peak_bytes=check.peak_bytes,
-        seconds=seconds,
-    )
-
-
-def _infeasible(message: str, seconds: dict[str, float]) -> Solution:
-    return Solution(
-        choice=(),
-        cost=math.inf,
-        bound=math.inf,
-        status=Status.INFEASIBLE,
-        peak_bytes=math.nan,
-        seconds=seconds,
-        message=message,
-    )
-
-
-def _failed(message: str, bound: float, seconds: dict[str, float]) -> Solution:
-    return Solution(
-        choice=(),
-        cost=math.inf,
-        bound=bound,
-        status=Status.FAILED,
-        peak_bytes=math.nan,
-        seconds=seconds,
-        message=message,
-    )
+def _entries(graph: Graph) -> int:
+    return sum(matrix.size for _, _, matrix in graph.pairs())
