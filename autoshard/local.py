@@ -1,16 +1,19 @@
-"""Strategies as per-shard regions: a `shard_map` around one operation and the collectives that end it.
+"""Strategies as per-shard regions: a `shard_map` around one operation and the collectives that begin and end it.
 
 Constraints alone do not make XLA scatter a sum exactly as planned, nor look up a sharded table without gathering it.
-A region says it exactly: each device works on its shards, then the partial sums are reduced or scattered.
+A region says it exactly: each device works on its shards, then the partial results are combined.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.extend import core
 from jax.sharding import AbstractMesh, Mesh
@@ -19,6 +22,75 @@ from autoshard.plan import Decision, Ending, spec_of
 from autoshard.shardings import partition_spec
 
 Axes = tuple[str, ...]
+Params = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """One equation as seen by one device.
+
+    Attributes:
+        eqn: The equation on whole arrays.
+        decision: Its shardings and the collectives that end it.
+        sizes: Mesh axis sizes.
+    """
+
+    eqn: core.JaxprEqn
+    decision: Decision
+    sizes: dict[str, int]
+
+    @property
+    def params(self) -> Params:
+        """Parameters of the equation."""
+        return dict(self.eqn.params)
+
+    def bind(self, shards: Sequence[Any], **changed: Any) -> list[Any]:
+        """The same operation on shards, with some parameters changed."""
+        primitive = self.eqn.primitive
+        out = primitive.bind(*shards, **primitive.get_bind_params(self.params | changed))
+        return list(out) if primitive.multiple_results else [out]
+
+    def shape(self, operand: int) -> tuple[int, ...]:
+        """Shape of a whole operand."""
+        aval: Any = self.eqn.invars[operand].aval
+        return tuple(aval.shape)
+
+    def axes(self, operand: int, dimension: int) -> Axes:
+        """Mesh axes that split a dimension of an operand."""
+        return self.decision.operands[operand][dimension]
+
+    def parts(self, axes: Axes) -> int:
+        """Number of shards along axes."""
+        count = 1
+        for axis in axes:
+            count *= self.sizes[axis]
+        return count
+
+    def offset(self, operand: int, dimension: int) -> Any:
+        """Where this device's part of an operand's dimension begins."""
+        axes = self.axes(operand, dimension)
+        extent = self.shape(operand)[dimension]
+        return lax.axis_index(axes) * (extent // self.parts(axes)) if axes else jnp.int32(0)
+
+    def result_axes(self, dimension: int) -> Axes:
+        """Mesh axes that split a dimension of the first result, before any scatter."""
+        endings = self.decision.endings
+        scattered = {a for e in endings if e.kind == "reduce-scatter" for a in e.axes}
+        return _without(self.decision.results[0][dimension], scattered)
+
+    @property
+    def reduced(self) -> Axes:
+        """Mesh axes over which the partial results are combined."""
+        return tuple(axis for ending in self.decision.endings for axis in ending.axes)
+
+    @property
+    def is_first(self) -> Any:
+        """True on one device of every group that is reduced over."""
+        return lax.axis_index(self.reduced) == 0 if self.reduced else True
+
+
+def _without(axes: Axes, others: Collection[str]) -> Axes:
+    return tuple(a for a in axes if a not in others)
 
 
 def run_local(eqn: core.JaxprEqn, decision: Decision, arrays: Sequence[Any], mesh: Mesh | AbstractMesh) -> list[Any]:
@@ -33,10 +105,11 @@ def run_local(eqn: core.JaxprEqn, decision: Decision, arrays: Sequence[Any], mes
     Returns:
         Whole results in the decided shardings.
     """
+    at = Region(eqn, decision, dict(zip(mesh.axis_names, mesh.axis_sizes)))
     body = _BODIES.get(eqn.primitive.name, _plain)
 
     def region(*shards: Any) -> tuple[Any, ...]:
-        return tuple(_end(out, decision.endings) for out in body(eqn, decision, shards))
+        return tuple(_end(eqn.primitive.name, out, decision.endings) for out in body(at, shards))
 
     in_specs = tuple(
         partition_spec(spec_of(dims)) if jnp.ndim(array) else jax.sharding.PartitionSpec()
@@ -47,51 +120,70 @@ def run_local(eqn: core.JaxprEqn, decision: Decision, arrays: Sequence[Any], mes
     return list(mapped(*arrays))
 
 
-def _end(partial: Any, endings: Sequence[Ending]) -> Any:
-    """Reduce partial sums over their axes, scattering first."""
+_FOLDS: dict[str, Callable[[Any, Axes], Any]] = {
+    "reduce_max": lax.pmax,
+    "reduce_min": lax.pmin,
+    "scatter-max": lax.pmax,
+    "scatter-min": lax.pmin,
+}
+"""How partial results combine where they are not summed."""
+
+
+def _end(primitive: str, partial: Any, endings: Sequence[Ending]) -> Any:
+    """Combine partial results over their axes, scattering first; booleans are summed as bytes."""
+    dtype = partial.dtype
+    fold: Callable[[Any, Axes], Any] = _FOLDS.get(primitive, lax.psum)
+    if dtype == jnp.bool_ and endings:
+        partial = partial.astype(jnp.uint8)
     for ending in endings:
         if ending.kind == "reduce-scatter":
             partial = lax.psum_scatter(partial, ending.axes, scatter_dimension=ending.dimension, tiled=True)
-        else:
-            partial = lax.psum(partial, ending.axes)
-    return partial
+        elif ending.kind == "all-reduce":
+            partial = fold(partial, ending.axes)
+    return partial.astype(dtype) if dtype == jnp.bool_ else partial
 
 
-def _plain(eqn: core.JaxprEqn, decision: Decision, shards: Sequence[Any]) -> list[Any]:
+def _plain(at: Region, shards: Sequence[Any]) -> list[Any]:
     """The same operation on the shards; right for all operations whose parameters hold no extents."""
-    out = eqn.primitive.bind(*shards, **eqn.params)
-    return list(out) if eqn.primitive.multiple_results else [out]
+    return at.bind(shards)
 
 
-def _offset(axes: Axes, extent: int) -> Any:
-    """Where this device's part of a dimension begins, given the part's extent."""
-    return lax.axis_index(axes) * extent if axes else 0
+# Look-ups and updates
 
 
-def _gather(eqn: core.JaxprEqn, decision: Decision, shards: Sequence[Any]) -> list[Any]:
+def _gather(at: Region, shards: Sequence[Any]) -> list[Any]:
     """Look up the rows that this shard holds; zero for the others, so that the shards' results add up."""
     table, indices = shards
-    numbers = eqn.params["dimension_numbers"]
-    sizes = list(eqn.params["slice_sizes"])
-    for d, n in enumerate(eqn.invars[0].aval.shape):
-        if sizes[d] == n:
-            sizes[d] = table.shape[d]
-    (dim,) = numbers.start_index_map
-    total = eqn.invars[0].aval.shape[dim]
-    mode = eqn.params["mode"]
+    numbers, mode = at.params["dimension_numbers"], at.params["mode"]
+    indices = _wide(indices)
+    whole = at.shape(0)
+    sizes = tuple(table.shape[d] if n == whole[d] else n for d, n in enumerate(at.params["slice_sizes"]))
+    split = [k for k, d in enumerate(numbers.start_index_map) if at.axes(0, d)]
+    if not split:
+        return at.bind(shards, slice_sizes=sizes)
+    last = jnp.array([whole[d] - at.params["slice_sizes"][d] for d in numbers.start_index_map], indices.dtype)
+    nowhere = jnp.any((indices < 0) | (indices > last), axis=-1)
     if mode == lax.GatherScatterMode.CLIP:
-        indices = jnp.clip(indices, 0, total - 1)
-    mine = indices - _offset(decision.operands[0][dim], table.shape[dim])
-    params = {**eqn.params, "slice_sizes": tuple(sizes), "mode": lax.GatherScatterMode.CLIP}
-    found = eqn.primitive.bind(table, mine, **params)
-    held = _over_result((mine >= 0) & (mine < table.shape[dim]), numbers.offset_dims)
-    looked_up = jnp.where(held, found, jnp.zeros_like(found))
-    if mode != lax.GatherScatterMode.FILL_OR_DROP:
+        indices = jnp.clip(indices, 0, last)
+    held = jnp.ones(indices.shape[:-1], bool)
+    for k in split:
+        d = numbers.start_index_map[k]
+        mine = indices[..., k] - at.offset(0, d)
+        held &= (mine >= 0) & (mine < table.shape[d])
+        indices = indices.at[..., k].set(mine)
+    (found,) = at.bind((table, indices), slice_sizes=sizes, mode=lax.GatherScatterMode.CLIP)
+    fills = mode == lax.GatherScatterMode.FILL_OR_DROP
+    kept = held & ~nowhere if fills else held
+    looked_up = jnp.where(_over_result(kept, numbers.offset_dims), found, jnp.zeros_like(found))
+    if not fills:
         return [looked_up]
-    nowhere = _over_result((indices < 0) | (indices >= total), numbers.offset_dims)
-    first = _is_first(_reduced_axes(decision))
-    fill = jnp.full_like(found, _fill_value(eqn.params["fill_value"], found.dtype))
-    return [jnp.where(nowhere & first, fill, looked_up)]
+    fill = jnp.full_like(found, _fill_value(at.params["fill_value"], found.dtype))
+    return [jnp.where(_over_result(nowhere & at.is_first, numbers.offset_dims), fill, looked_up)]
+
+
+def _wide(indices: Any) -> Any:
+    """Indices that can hold the extent of any dimension."""
+    return indices if indices.dtype.itemsize >= 4 else indices.astype(jnp.int32)
 
 
 def _fill_value(value: Any, dtype: Any) -> Any:
@@ -107,46 +199,305 @@ def _fill_value(value: Any, dtype: Any) -> Any:
 
 def _over_result(mask: Any, offset_dims: Sequence[int]) -> Any:
     """A mask over the index vectors, stretched over the window dimensions of the result."""
-    return jnp.expand_dims(mask[..., 0], tuple(sorted(offset_dims)))
+    return jnp.expand_dims(mask, tuple(sorted(offset_dims)))
 
 
-def _reduced_axes(decision: Decision) -> Axes:
-    return tuple(axis for ending in decision.endings for axis in ending.axes)
-
-
-def _is_first(axes: Axes) -> Any:
-    """True on one device of every group that is reduced over."""
-    return lax.axis_index(axes) == 0 if axes else True
-
-
-def _scatter(eqn: core.JaxprEqn, decision: Decision, shards: Sequence[Any]) -> list[Any]:
+def _scatter(at: Region, shards: Sequence[Any]) -> list[Any]:
     """Apply the updates that fall into this shard; what was there before counts on one device of a group only."""
     target, indices, updates = shards
-    numbers = eqn.params["dimension_numbers"]
-    mode = eqn.params["mode"]
-    if len(numbers.scatter_dims_to_operand_dims) == 1:
-        (dim,) = numbers.scatter_dims_to_operand_dims
+    numbers, mode = at.params["dimension_numbers"], at.params["mode"]
+    indices = _wide(indices)
+    whole = at.shape(0)
+    mapped = numbers.scatter_dims_to_operand_dims
+    split = [k for k, d in enumerate(mapped) if at.axes(0, d)]
+    if split:
+        last = jnp.array([whole[d] - n for d, n in zip(mapped, _window_extents(at))], indices.dtype)
         if mode == lax.GatherScatterMode.CLIP:
-            window = eqn.invars[0].aval.shape[dim] - 1
-            indices = jnp.clip(indices, 0, window)
-        indices = indices - _offset(decision.operands[0][dim], target.shape[dim])
+            indices = jnp.clip(indices, 0, last)
+        nowhere = jnp.any((indices < 0) | (indices > last), axis=-1, keepdims=True)
+        for k in split:
+            indices = indices.at[..., k].add(-at.offset(0, mapped[k]))
+        indices = jnp.where(nowhere, -1 - jnp.array(whole, indices.dtype).max(), indices)
         mode = lax.GatherScatterMode.FILL_OR_DROP
-    reduced = _reduced_axes(decision)
-    if reduced:
-        target = jnp.where(_is_first(reduced), target, jnp.zeros_like(target))
-    return [eqn.primitive.bind(target, indices, updates, **{**eqn.params, "mode": mode})]
+    if at.reduced and at.eqn.primitive.name not in _FOLDS:
+        target = jnp.where(at.is_first, target, jnp.zeros_like(target))
+    return at.bind((target, indices, updates), mode=mode)
 
 
-_BODIES: dict[str, Callable[[core.JaxprEqn, Decision, Sequence[Any]], list[Any]]] = {
+def _window_extents(at: Region) -> list[int]:
+    """Extent of the updates' window along each dimension that is indexed."""
+    numbers = at.params["dimension_numbers"]
+    updates = at.shape(2)
+    skipped = (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
+    window = [d for d in range(len(at.shape(0))) if d not in skipped]
+    extents = {d: updates[place] for d, place in zip(window, numbers.update_window_dims)}
+    return [extents.get(d, 1) for d in numbers.scatter_dims_to_operand_dims]
+
+
+def _dynamic_slice(at: Region, shards: Sequence[Any]) -> list[Any]:
+    """What this shard holds of the slice, zero for the rest."""
+    operand, *starts = shards
+    whole, sizes = at.shape(0), at.params["slice_sizes"]
+    for d, size in enumerate(sizes):
+        start = jnp.clip(starts[d], 0, whole[d] - size)
+        if not at.axes(0, d) or size == whole[d]:
+            starts[d] = 0 if size == whole[d] else start
+            continue
+        places = start + jnp.arange(size) - at.offset(0, d)
+        held = (places >= 0) & (places < operand.shape[d])
+        taken = jnp.take(operand, jnp.clip(places, 0, operand.shape[d] - 1), axis=d, mode="clip")
+        operand = jnp.where(_along(held, d, operand.ndim), taken, jnp.zeros_like(taken))
+        starts[d] = 0
+    sizes = tuple(min(size, n) for size, n in zip(sizes, operand.shape))
+    return at.bind((operand, *_starts(starts)), slice_sizes=sizes)
+
+
+def _starts(starts: Sequence[Any]) -> list[Any]:
+    return [jnp.asarray(start, jnp.int32) for start in starts]
+
+
+def _along(mask: Any, dimension: int, rank: int) -> Any:
+    """A mask over one dimension, for arrays of a rank."""
+    return jnp.expand_dims(mask, tuple(d for d in range(rank) if d != dimension))
+
+
+def _dynamic_update_slice(at: Region, shards: Sequence[Any]) -> list[Any]:
+    """Write what falls into this shard: a window of it is read, mixed with the update, and written back."""
+    operand, update, *starts = shards
+    whole, full = at.shape(0), at.shape(1)
+    split = [d for d in range(operand.ndim) if at.axes(0, d) and full[d] != whole[d]]
+    starts = [jnp.clip(start, 0, n - m) if n != m else 0 for start, n, m in zip(starts, whole, full)]
+    mine = jnp.ones((1,) * operand.ndim, bool)
+    for d in split:
+        first = starts[d] - at.offset(0, d)
+        extent = min(full[d], operand.shape[d])
+        starts[d] = jnp.clip(first, 0, operand.shape[d] - extent)
+        places = starts[d] - first + jnp.arange(extent)
+        mine &= _along((places >= 0) & (places < full[d]), d, operand.ndim)
+        update = jnp.take(update, jnp.clip(places, 0, full[d] - 1), axis=d, mode="clip")
+    before = lax.dynamic_slice(operand, _starts(starts), update.shape)
+    return at.bind((operand, jnp.where(mine, update, before), *_starts(starts)))
+
+
+# Candidates and running totals
+
+
+def _best(at: Region, shards: Sequence[Any]) -> list[Any]:
+    """An arg-reduction: each shard's best value and its index, then the best of those."""
+    (operand,) = shards
+    (dimension,) = at.params["axes"]
+    (index,) = at.bind(shards)
+    axes = at.axes(0, dimension)
+    if not axes:
+        return [index]
+    value = jnp.squeeze(jnp.take_along_axis(operand, jnp.expand_dims(index, dimension), dimension), dimension)
+    index = index + at.offset(0, dimension).astype(index.dtype)
+    values, indices = (lax.all_gather(x, axes) for x in (value, index))
+    winner = at.eqn.primitive.bind(values, axes=(0,), index_dtype=at.params["index_dtype"])
+    return [jnp.squeeze(jnp.take_along_axis(indices, winner[None], 0), 0)]
+
+
+def _top_k(at: Region, shards: Sequence[Any]) -> list[Any]:
+    """The best of each shard are gathered in order of the shards, so that ties still go to the lower index."""
+    (operand,) = shards
+    dimension = at.params.get("axis", operand.ndim - 1)
+    values, indices = at.bind(shards)
+    axes = at.axes(0, dimension)
+    if not axes:
+        return [values, indices]
+    indices = indices + at.offset(0, dimension)
+    values, indices = (lax.all_gather(x, axes, axis=dimension, tiled=True) for x in (values, indices))
+    values, places = at.bind((values,))
+    return [values, jnp.take_along_axis(indices, places, dimension)]
+
+
+def _logsumexp(x: Any, dimension: int) -> Any:
+    return jax.nn.logsumexp(x, axis=dimension, keepdims=True)
+
+
+_RUNNING: dict[str, tuple[Callable[[Any, int], Any], Callable[[Any, Any], Any], Callable[[Any], Any]]] = {
+    "cumsum": (lambda x, d: jnp.sum(x, d, x.dtype, keepdims=True), jnp.add, lambda dtype: 0),
+    "cumprod": (lambda x, d: jnp.prod(x, d, x.dtype, keepdims=True), jnp.multiply, lambda dtype: 1),
+    "cummax": (lambda x, d: jnp.max(x, d, keepdims=True), jnp.maximum, lambda dtype: _bound(dtype, lowest=True)),
+    "cummin": (lambda x, d: jnp.min(x, d, keepdims=True), jnp.minimum, lambda dtype: _bound(dtype, lowest=False)),
+    "cumlogsumexp": (_logsumexp, jnp.logaddexp, lambda dtype: -jnp.inf),
+}
+"""Per running fold: the fold of a dimension, the fold of two arrays, the neutral element of a dtype."""
+
+
+def _bound(dtype: Any, *, lowest: bool) -> Any:
+    if jnp.issubdtype(dtype, jnp.floating):
+        return -jnp.inf if lowest else jnp.inf
+    if dtype == jnp.bool_:
+        return not lowest
+    return jnp.iinfo(dtype).min if lowest else jnp.iinfo(dtype).max
+
+
+def _cumulative(at: Region, shards: Sequence[Any]) -> list[Any]:
+    """A running fold of the shard, joined to the total of all shards before it."""
+    dimension, reverse = at.params["axis"], at.params["reverse"]
+    (running,) = at.bind(shards)
+    axes = at.axes(0, dimension)
+    if not axes:
+        return [running]
+    fold, join, neutral = _RUNNING[at.eqn.primitive.name]
+    last = 0 if reverse else running.shape[dimension] - 1
+    total = lax.slice_in_dim(running, last, last + 1, axis=dimension)
+    totals = lax.all_gather(total, axes, axis=dimension, tiled=True)
+    here, shard = lax.axis_index(axes), jnp.arange(totals.shape[dimension])
+    earlier = _along(shard > here if reverse else shard < here, dimension, running.ndim)
+    before = fold(jnp.where(earlier, totals, jnp.asarray(neutral(running.dtype), running.dtype)), dimension)
+    return [join(before, running)]
+
+
+# Neighbours
+
+
+def _send(at: Region, x: Any, axes: Axes, pairs: Sequence[tuple[int, int]]) -> Any:
+    """A permute along axes, major first; JAX counts the devices of a permute in the order of the mesh's axes."""
+    ordered = tuple(a for a in at.sizes if a in axes)
+    shape = [at.sizes[a] for a in axes]
+    places = np.arange(math.prod(shape)).reshape(shape).transpose([axes.index(a) for a in ordered]).ravel()
+    place = np.argsort(places)
+    return lax.ppermute(x, ordered, [(int(place[i]), int(place[j])) for i, j in pairs])
+
+
+def _reverse(at: Region, shards: Sequence[Any]) -> list[Any]:
+    """Every shard goes to the mirrored place, along all reversed dimensions at once."""
+    axes = tuple(axis for d in at.params["dimensions"] for axis in at.axes(0, d))
+    if not axes:
+        return at.bind(shards)
+    count = at.parts(axes)
+    moved = _send(at, shards[0], axes, [(i, count - 1 - i) for i in range(count)])
+    return at.bind((moved,))
+
+
+def _with_borders(at: Region, x: Any, dimension: int, halo: tuple[int, int], fill: Any) -> Any:
+    """A shard with what its windows need of its neighbours; ``fill`` beyond the ends; cut where less is needed."""
+    axes = at.axes(0, dimension)
+    count, extent = at.parts(axes), x.shape[dimension]
+    low, high = halo
+    here = lax.axis_index(axes)
+    pieces = [x if high >= 0 else lax.slice_in_dim(x, 0, extent + high, axis=dimension)]
+    if low > 0:
+        border = lax.slice_in_dim(x, extent - low, extent, axis=dimension)
+        sent = _send(at, border, axes, [(i, i + 1) for i in range(count - 1)])
+        pieces.insert(0, jnp.where(here == 0, jnp.full_like(sent, fill), sent))
+    if high > 0:
+        border = lax.slice_in_dim(x, 0, high, axis=dimension)
+        sent = _send(at, border, axes, [(i + 1, i) for i in range(count - 1)])
+        pieces.append(jnp.where(here == count - 1, jnp.full_like(sent, fill), sent))
+    return jnp.concatenate(pieces, dimension) if len(pieces) > 1 else pieces[0]
+
+
+def _convolution(at: Region, shards: Sequence[Any]) -> list[Any]:
+    """A convolution of the shards: fewer groups, and borders instead of padding along split spatial dimensions."""
+    x, kernel = shards
+    numbers, p = at.params["dimension_numbers"], at.params
+    padding = list(p["padding"])
+    for k, d in enumerate(numbers.lhs_spec[2:]):
+        if not at.axes(0, d):
+            continue
+        reach = (kernel.shape[numbers.rhs_spec[2 + k]] - 1) * p["rhs_dilation"][k] + 1
+        low = padding[k][0]
+        x = _with_borders(at, x, d, (low, reach - p["window_strides"][k] - low), 0)
+        padding[k] = (0, 0)
+    features = x.shape[numbers.lhs_spec[1]] // kernel.shape[numbers.rhs_spec[1]]
+    batches = p["batch_group_count"] // _group_parts(at, p["batch_group_count"])
+    return at.bind((x, kernel), padding=tuple(padding), feature_group_count=features, batch_group_count=batches)
+
+
+def _group_parts(at: Region, groups: int) -> int:
+    """Into how many parts the batch groups are split: the parts of the batch that the result's batch does not have."""
+    if groups == 1:
+        return 1
+    numbers = at.params["dimension_numbers"]
+    split = _without(at.axes(0, numbers.lhs_spec[0]), at.result_axes(numbers.out_spec[0]))
+    return at.parts(split)
+
+
+def _windows(at: Region, shards: Sequence[Any]) -> list[Any]:
+    """A windowed reduction with borders instead of padding along split dimensions."""
+    p = at.params
+    count = len(at.eqn.outvars)
+    padding = list(p["padding"])
+    arrays = list(shards)
+    for d in range(len(padding)):
+        if not at.axes(0, d):
+            continue
+        reach = (p["window_dimensions"][d] - 1) * p["window_dilation"][d] + 1
+        low = padding[d][0]
+        halo = low, reach - p["window_strides"][d] - low
+        for k in range(count):
+            fill = arrays[count + k] if len(arrays) > count else _WINDOW_FILLS[at.eqn.primitive.name](arrays[k].dtype)
+            arrays[k] = _with_borders(at, arrays[k], d, halo, fill)
+        padding[d] = (0, 0)
+    return at.bind(arrays, padding=tuple(padding))
+
+
+_WINDOW_FILLS: dict[str, Callable[[Any], Any]] = {
+    "reduce_window_sum": lambda dtype: 0,
+    "reduce_window_max": lambda dtype: _bound(dtype, lowest=True),
+    "reduce_window_min": lambda dtype: _bound(dtype, lowest=False),
+}
+
+
+# Ragged products
+
+
+def _ragged_dot(at: Region, shards: Sequence[Any]) -> list[Any]:
+    """Groups are cut at the borders of this device's rows, and only its own groups are multiplied.
+
+    The rows of the first group of this device are rolled to the front, where the primitive expects them.
+    """
+    lhs, rhs, sizes = shards
+    numbers = at.params["ragged_dot_dimension_numbers"]
+    (ragged,) = numbers.lhs_ragged_dimensions
+    ends = jnp.cumsum(sizes)
+    first, rows = at.offset(0, ragged), lhs.shape[ragged]
+    starts, ends = (jnp.clip(x - first, 0, rows) for x in (ends - sizes, ends))
+    contracts = ragged in numbers.dot_dimension_numbers[0][0]
+    axes = at.result_axes(0) if contracts else at.axes(1, numbers.rhs_group_dimensions[0])
+    if not axes:
+        return at.bind((lhs, rhs, (ends - starts).astype(sizes.dtype)))
+    count = sizes.shape[0] // at.parts(axes)
+    mine = lax.axis_index(axes) * count
+    starts, ends = (lax.dynamic_slice_in_dim(x, mine, count) for x in (starts, ends))
+    lhs = jnp.roll(lhs, -starts[0], ragged)
+    if contracts:
+        (contracted,) = (j for i, j in zip(*numbers.dot_dimension_numbers[0]) if i == ragged)
+        rhs = jnp.roll(rhs, -starts[0], contracted)
+    (out,) = at.bind((lhs, rhs, (ends - starts).astype(sizes.dtype)))
+    if contracts:
+        return [out]
+    row = [i for i in range(lhs.ndim) if i not in numbers.dot_dimension_numbers[0][0]].index(ragged)
+    multiplied = jnp.arange(rows) < ends[-1] - starts[0]
+    return [jnp.roll(jnp.where(_along(multiplied, row, out.ndim), out, jnp.zeros_like(out)), starts[0], row)]
+
+
+_BODIES: dict[str, Callable[[Region, Sequence[Any]], list[Any]]] = {
+    "argmax": _best,
+    "argmin": _best,
+    "conv_general_dilated": _convolution,
+    "cumlogsumexp": _cumulative,
+    "cummax": _cumulative,
+    "cummin": _cumulative,
+    "cumprod": _cumulative,
+    "cumsum": _cumulative,
+    "dynamic_slice": _dynamic_slice,
+    "dynamic_update_slice": _dynamic_update_slice,
     "gather": _gather,
+    "ragged_dot_general": _ragged_dot,
+    "reduce_window": _windows,
+    "reduce_window_max": _windows,
+    "reduce_window_min": _windows,
+    "reduce_window_sum": _windows,
+    "rev": _reverse,
     "scatter": _scatter,
     "scatter-add": _scatter,
-    "scatter_add": _scatter,
-    "scatter_sub": _scatter,
-    "scatter_mul": _scatter,
-    "scatter-mul": _scatter,
-    "scatter_min": _scatter,
-    "scatter_max": _scatter,
-    "scatter-min": _scatter,
     "scatter-max": _scatter,
+    "scatter-min": _scatter,
+    "scatter-mul": _scatter,
+    "scatter-sub": _scatter,
+    "top_k": _top_k,
 }

@@ -5,7 +5,7 @@ it). From the assignment follow the input shardings it requires, the output shar
 
 - compute: the operation's flops and memory traffic, divided by the axes that split any factor;
 - communication: a split reduction factor leaves partial sums, which end in an all-reduce, or in a reduce-scatter onto
-  a dimension of the result.
+  a dimension of the result; windows, running folds and reversals exchange what `autoshard.rules.base.Combine` says.
 
 A factor that is not the major one of its dimension may be split only if those before it are split completely, since
 only then the parts of the dimension are contiguous (the strided merge of a reshape is thus never taken for free).
@@ -15,15 +15,25 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autoshard.costs import ZERO_COST, Cost, MeshModel, ShardingSpec, all_gather, all_reduce, compute_cost, reduce_scatter
-from autoshard.rules.base import Combine, Dims, OpRule, TensorFacts
+from autoshard.costs import (
+    ZERO_COST,
+    Cost,
+    MeshModel,
+    ShardingSpec,
+    all_gather,
+    all_reduce,
+    collective_permute,
+    compute_cost,
+    reduce_scatter,
+)
+from autoshard.rules.base import EXCHANGES, REDUCTIONS, Combine, OpRule, TensorFacts
 
 Axes = tuple[str, ...]
 
@@ -33,7 +43,7 @@ class Collective:
     """One collective that a strategy runs on its result.
 
     Attributes:
-        kind: ``all-reduce``, ``reduce-scatter`` or ``all-gather``.
+        kind: ``all-reduce``, ``reduce-scatter``, ``all-gather`` or ``permute``.
         axes: Mesh axes it runs over.
         dimension: The result dimension that a reduce-scatter splits; -1 otherwise.
         wire_bytes: Bytes sent per device and execution.
@@ -107,7 +117,7 @@ class StrategySet:
         return _as_set([self.strategies[i] for i in positions])
 
 
-@lru_cache(maxsize=None)
+@cache
 def enumerate_strategies(
     rule: OpRule,
     operands: tuple[TensorFacts, ...],
@@ -129,12 +139,15 @@ def enumerate_strategies(
     Returns:
         The strategies with their costs for one execution.
     """
+    pricing = _Pricing(rule, operands, results, traffic, mesh)
+    if rule.fixed is not None:
+        return _as_set([pricing.fixed(rule.fixed)])
     best: dict[tuple[ShardingSpec, ...], Strategy] = {}
     for assignment, scattered in _assignments(rule, mesh):
-        strategy = _strategy(rule, operands, results, traffic, mesh, assignment, scattered)
+        strategy = pricing.strategy(assignment, scattered)
         if strategy is None:
             continue
-        key = (*strategy.operands, *strategy.results)
+        key = strategy.operands + strategy.results
         rival = best.get(key)
         if rival is None or strategy.seconds < rival.seconds:
             best[key] = strategy
@@ -152,9 +165,9 @@ def _as_set(strategies: Sequence[Strategy]) -> StrategySet:
 
 
 def _column(specs: Sequence[ShardingSpec]) -> SpecColumn:
-    distinct = {spec: None for spec in specs}
-    places = {spec: i for i, spec in enumerate(distinct)}
-    return SpecColumn(tuple(distinct), np.array([places[spec] for spec in specs], dtype=np.intp))
+    places: dict[ShardingSpec, int] = {}
+    index = [places.setdefault(spec, len(places)) for spec in specs]
+    return SpecColumn(tuple(places), np.array(index, dtype=np.intp))
 
 
 Scattered = tuple[tuple[int, Axes], ...]
@@ -167,154 +180,284 @@ def _assignments(rule: OpRule, mesh: MeshModel) -> Iterator[tuple[tuple[Axes, ..
     Each axis takes one of: idle; a factor; a summing factor with a scatter onto a dimension of the first result.
     Axes of size one stay idle. The extents must divide.
     """
-    axes = [a for a in mesh.axis_names if mesh.size(a) > 1]
-    places: list[tuple[int, int] | None] = [None]
-    for f, factor in enumerate(rule.factors):
-        places.append((f, -1))
-        if factor.combine is Combine.SUM and len(rule.results) == 1:
-            places += [(f, d) for d, entry in enumerate(rule.results[0]) if entry]
-    for choice in itertools.product(places, repeat=len(axes)):
+    axes = [(a, mesh.size(a)) for a in mesh.axis_names if mesh.size(a) > 1]
+    places = _places(rule)
+    for choice in _choices(rule, places, [size for _, size in axes], [1] * len(rule.factors)):
         by_factor: dict[int, list[str]] = {}
         by_dimension: dict[int, list[str]] = {}
-        for axis, place in zip(axes, choice):
+        for (axis, _), place in zip(axes, choice):
             if place is None:
                 continue
             by_factor.setdefault(place[0], []).append(axis)
             if place[1] >= 0:
                 by_dimension.setdefault(place[1], []).append(axis)
-        if any(rule.factors[f].size % math.prod(map(mesh.size, group)) for f, group in by_factor.items()):
-            continue
-        orders = [[(f, order) for order in itertools.permutations(group)] for f, group in by_factor.items()]
-        for ordered in itertools.product(*orders):
-            of = dict(ordered)
+        scatters = [tuple(zip(by_dimension, orders)) for orders in _orders(by_dimension.values())]
+        for orders in _orders(by_factor.values()):
+            of = dict(zip(by_factor, orders))
             assignment = tuple(of.get(f, ()) for f in range(len(rule.factors)))
-            yield assignment, tuple((d, tuple(group)) for d, group in sorted(by_dimension.items()))
+            for scattered in scatters:
+                yield assignment, scattered
 
 
-def _strategy(
-    rule: OpRule,
-    operands: tuple[TensorFacts, ...],
-    results: tuple[TensorFacts, ...],
-    traffic: tuple[bool, ...],
-    mesh: MeshModel,
-    assignment: tuple[Axes, ...],
-    scattered: Scattered,
-) -> Strategy | None:
-    """The strategy of an assignment; None if a dimension could not be split that way."""
-    required = [_spec(rule, dims, assignment, mesh) for dims in rule.operands]
-    partial = [_spec(rule, dims, assignment, mesh, skip_reductions=True) for dims in rule.results]
-    if any(spec is None for spec in (*required, *partial)):
-        return None
-    before = [spec for spec in partial if spec is not None]
-    after = list(before)
-    if scattered:
-        final = _scatter(before[0], scattered, results[0], mesh)
-        if final is None:
-            return None
-        after[0] = final
-    collectives, communication = _end_reductions(rule, assignment, scattered, before, results, mesh)
-    ins = tuple(spec for spec in required if spec is not None)
-    compute = _compute(rule, assignment, traffic, operands, results, ins, before, mesh)
-    local = bool(scattered) or any(assignment[f] for f in rule.local_factors)
-    scratch = 0.0
-    if scattered:
-        sizes = [spec.shard_bytes(results[0].shape, results[0].itemsize, mesh) for spec in (before[0], after[0])]
-        scratch = float(sizes[0] - sizes[1])
-    return Strategy(assignment, ins, tuple(after), tuple(collectives), local, compute, communication, scratch)
+Place = tuple[int, int] | None
+"""What a mesh axis does: nothing, or split a factor and, if not -1, scatter its sum onto a result dimension."""
 
 
-def _spec(
-    rule: OpRule, dims: Dims, assignment: tuple[Axes, ...], mesh: MeshModel, *, skip_reductions: bool = False
-) -> ShardingSpec | None:
-    """The sharding of one tensor; None if a minor factor is split under a major one that is not split completely."""
-    entries: list[Axes] = []
-    for factors in dims:
-        axes: Axes = ()
-        complete = True
-        for f in factors:
-            mine = assignment[f]
-            if mine and not complete:
+def _places(rule: OpRule) -> list[Place]:
+    places: list[Place] = [None]
+    for f, factor in enumerate(rule.factors):
+        places.append((f, -1))
+        if factor.combine is Combine.SUM and len(rule.results) == 1:
+            places += [(f, d) for d, entry in enumerate(rule.results[0]) if entry]
+    return places
+
+
+def _choices(
+    rule: OpRule, places: Sequence[Place], sizes: Sequence[int], parts: list[int]
+) -> Iterator[tuple[Place, ...]]:
+    """A place for every axis, such that the number of parts divides every factor."""
+    if not sizes:
+        yield ()
+        return
+    size, *rest = sizes
+    for place in places:
+        if place is None:
+            yield from ((None, *others) for others in _choices(rule, places, rest, parts))
+            continue
+        f = place[0]
+        if rule.factors[f].size % (parts[f] * size) == 0:
+            parts[f] *= size
+            yield from ((place, *others) for others in _choices(rule, places, rest, parts))
+            parts[f] //= size
+
+
+def _orders(groups: Iterable[Sequence[str]]) -> list[tuple[Axes, ...]]:
+    """Every order of the axes within each group."""
+    return list(itertools.product(*(itertools.permutations(group) for group in groups)))
+
+
+Placed = tuple[ShardingSpec, float]
+"""A sharding of one tensor and the bytes of a shard."""
+
+
+class _Pricing:
+    """Shardings and costs of one operation's strategies; remembers what strategies have in common."""
+
+    def __init__(
+        self,
+        rule: OpRule,
+        operands: tuple[TensorFacts, ...],
+        results: tuple[TensorFacts, ...],
+        traffic: tuple[bool, ...],
+        mesh: MeshModel,
+    ) -> None:
+        self.rule, self.mesh, self.operands, self.results = rule, mesh, operands, results
+        self.sizes = {a: mesh.size(a) for a in mesh.axis_names}
+        self.combines = [factor.combine for factor in rule.factors]
+        tensors = [*zip(rule.operands, operands), *zip(rule.results, results)]
+        self.tensors = [
+            (tuple(f for entry in dims for f in entry), dims, facts, k >= len(operands))
+            for k, (dims, facts) in enumerate(tensors)
+        ]
+        touches = rule.touches or (1.0,) * len(tensors)
+        self.touched = [(k, share) for k, (kept, share) in enumerate(zip(traffic, touches)) if kept and share]
+        self.placed: list[dict[tuple[Axes, ...], Placed | None]] = [{} for _ in tensors]
+        self.computes: dict[tuple[int, float], Cost] = {}
+        self.ends: dict[object, tuple[tuple[Collective, ...], Cost]] = {}
+        self.dtype = (operands or results)[0].dtype if operands or results else "float32"
+
+    def strategy(self, assignment: tuple[Axes, ...], scattered: Scattered) -> Strategy | None:
+        """The strategy of an assignment; None if a dimension could not be split that way."""
+        placed = []
+        for k, (factors, *_) in enumerate(self.tensors):
+            key = tuple([assignment[f] for f in factors])
+            known = self.placed[k]
+            if key not in known:
+                known[key] = self._place(k, assignment)
+            entry = known[key]
+            if entry is None:
                 return None
-            if not (skip_reductions and rule.factors[f].combine is not Combine.PARALLEL):
-                axes += mine
-            complete = complete and math.prod(map(mesh.size, mine)) == rule.factors[f].size
-        entries.append(axes)
-    return ShardingSpec.of(*entries)
+            placed.append(entry)
+        count = len(self.operands)
+        after = [spec for spec, _ in placed[count:]]
+        scratch = 0.0
+        if scattered:
+            final = self._scatter(after[0], scattered)
+            if final is None:
+                return None
+            after[0] = final
+            scratch = placed[count][1] - self._shard_bytes(final, self.results[0])
+        collectives, communication = self._communication(assignment, scattered, placed)
+        return Strategy(
+            assignment,
+            tuple([spec for spec, _ in placed[:count]]),
+            tuple(after),
+            collectives,
+            self._is_local(assignment, scattered),
+            self._compute(assignment, placed),
+            communication,
+            scratch,
+        )
+
+    def fixed(self, specs: Sequence[ShardingSpec]) -> Strategy:
+        """The one strategy of an operation whose shardings are given; everything whole if the mesh lacks their axes."""
+        tensors = (*self.operands, *self.results)
+        if not all(axis in self.sizes for spec in specs for axis in spec.axes):
+            specs = [ShardingSpec.replicated(len(t.shape)) for t in tensors]
+        placed = [(spec, self._shard_bytes(spec, facts)) for spec, facts in zip(specs, tensors)]
+        nbytes = sum(share * placed[k][1] for k, share in self.touched)
+        split = math.prod(self.sizes[axis] for axis in {axis for spec in specs for axis in spec.axes})
+        compute = compute_cost(self.rule.flops / split, nbytes, self.dtype, self.mesh)
+        count = len(self.operands)
+        return Strategy((), tuple(specs[:count]), tuple(specs[count:]), (), False, compute, ZERO_COST, 0.0)
+
+    def _parts(self, axes: Axes) -> int:
+        parts = 1
+        for axis in axes:
+            parts *= self.sizes[axis]
+        return parts
+
+    def _shard_bytes(self, spec: ShardingSpec, facts: TensorFacts) -> float:
+        return math.prod(spec.shard_shape(facts.shape, self.mesh)) * facts.itemsize
+
+    def _place(self, k: int, assignment: tuple[Axes, ...]) -> Placed | None:
+        """The sharding of one tensor; None if it has none.
+
+        A minor factor may not be split under a major one that is not split completely, nor a shard be left with less
+        than the factor's least.
+        """
+        _, dims, facts, is_result = self.tensors[k]
+        entries: list[Axes] = []
+        for entry, extent in zip(dims, facts.shape):
+            axes: Axes = ()
+            complete = True
+            for f in entry:
+                mine, factor = assignment[f], self.rule.factors[f]
+                if mine and not complete:
+                    return None
+                if not (is_result and factor.combine in REDUCTIONS):
+                    axes += mine
+                parts = self._parts(mine)
+                if not is_result and extent // parts < factor.least and mine:
+                    return None
+                complete = complete and parts == factor.size
+            entries.append(axes)
+        spec = ShardingSpec.of(*entries)
+        return spec, self._shard_bytes(spec, facts)
+
+    def _scatter(self, spec: ShardingSpec, scattered: Scattered) -> ShardingSpec | None:
+        """Append the scattered axes as the minor ones; None if the dimension does not divide."""
+        dims = list(spec.dims)
+        for d, axes in scattered:
+            dims[d] += axes
+            if self.results[0].shape[d] % self._parts(dims[d]):
+                return None
+        return ShardingSpec.of(*dims)
+
+    def _is_local(self, assignment: tuple[Axes, ...], scattered: Scattered) -> bool:
+        """Whether XLA would do something else, unless told shard by shard."""
+        if scattered or any(assignment[f] for f in self.rule.local_factors):
+            return True
+        split = [self.combines[f] for f, axes in enumerate(assignment) if axes]
+        several = sum(combine in REDUCTIONS for combine in split) > 1
+        return (several and self.rule.merges) or any(combine in EXCHANGES for combine in split)
+
+    def _compute(self, assignment: tuple[Axes, ...], placed: Sequence[Placed]) -> Cost:
+        """Roofline over the local part of the work; the traffic is that of the operands and results kept in memory."""
+        split = 1
+        for axes in assignment:
+            for axis in axes:
+                split *= self.sizes[axis]
+        nbytes = 0.0
+        for k, share in self.touched:
+            nbytes += share * placed[k][1]
+        cost = self.computes.get((split, nbytes))
+        if cost is None:
+            cost = self.computes[split, nbytes] = compute_cost(self.rule.flops / split, nbytes, self.dtype, self.mesh)
+        return cost
+
+    def _communication(
+        self, assignment: tuple[Axes, ...], scattered: Scattered, placed: Sequence[Placed]
+    ) -> tuple[tuple[Collective, ...], Cost]:
+        """All collectives of a strategy, in order: exchanges of operands, ends of reductions, running totals."""
+        busy = tuple(
+            (f, axes) for f, axes in enumerate(assignment) if axes and self.combines[f] is not Combine.PARALLEL
+        )
+        if not busy:
+            return (), ZERO_COST
+        key = busy, scattered, placed[0][1], placed[len(self.operands)][1]
+        known = self.ends.get(key)
+        if known is None:
+            found = [*self._before(busy, assignment, placed), *self._after(busy, scattered, placed)]
+            total = sum((cost for _, cost in found), ZERO_COST)
+            known = self.ends[key] = tuple(collective for collective, _ in found), total
+        return known
+
+    def _before(
+        self, busy: Sequence[tuple[int, Axes]], assignment: tuple[Axes, ...], placed: Sequence[Placed]
+    ) -> Iterator[tuple[Collective, Cost]]:
+        """Shards that change places, and borders that are sent to neighbours.
+
+        The borders of later dimensions include those of earlier ones.
+        """
+        scale = self.mesh.wire_scale(self.dtype)
+        mirrored = tuple(a for f, axes in busy if self.combines[f] is Combine.MIRROR for a in axes)
+        if mirrored:
+            yield _priced("permute", mirrored, collective_permute(placed[0][1], mirrored, self.mesh, scale))
+        nbytes = placed[0][1] if placed else 0.0
+        for f, axes in busy:
+            if self.combines[f] is not Combine.HALO:
+                continue
+            extent = self._operand_extent(f) / self._parts(axes)
+            halo = self.rule.factors[f].halo
+            for border in halo:
+                if border > 0:
+                    cost = collective_permute(nbytes * border / extent, axes, self.mesh, scale)
+                    yield _priced("permute", axes, cost)
+            nbytes *= (extent + sum(max(0, border) for border in halo)) / extent
+
+    def _operand_extent(self, factor: int) -> int:
+        """Extent of the dimension of the first operand that has this factor."""
+        return next(n for entry, n in zip(self.rule.operands[0], self.operands[0].shape) if factor in entry)
+
+    def _after(
+        self, busy: Sequence[tuple[int, Axes]], scattered: Scattered, placed: Sequence[Placed]
+    ) -> Iterator[tuple[Collective, Cost]]:
+        """Scatter first, on ever smaller shards, then all-reduce over the axes that are left, or gather candidates."""
+        result = self.results[0]
+        scale = self.mesh.wire_scale(result.dtype)
+        nbytes = placed[len(self.operands)][1]
+        for d, axes in scattered:
+            cost = reduce_scatter(nbytes, axes, self.mesh, scale)
+            yield _priced("reduce-scatter", axes, cost, d)
+            nbytes /= self._parts(axes)
+        done = {a for _, axes in scattered for a in axes}
+        for combine, axes in self._reduced(busy, done):
+            if combine is Combine.ARG:
+                candidates = nbytes / result.itemsize * self._parts(axes)
+                pair = self.operands[0].itemsize * self.mesh.wire_scale(self.dtype) + self.results[-1].itemsize
+                yield _priced("all-gather", axes, all_gather(candidates * pair, axes, self.mesh))
+            else:
+                yield _priced("all-reduce", axes, all_reduce(nbytes, axes, self.mesh, scale))
+        for f, axes in busy:
+            if self.combines[f] is Combine.PREFIX:
+                parts = self._parts(axes)
+                totals = nbytes / (self.rule.factors[f].size / parts)
+                yield _priced("all-gather", axes, all_gather(totals * parts, axes, self.mesh, scale))
+
+    def _reduced(self, busy: Sequence[tuple[int, Axes]], done: set[str]) -> Iterator[tuple[Combine, Axes]]:
+        """The axes to reduce over that are not done yet: all at once, or factor by factor."""
+        left = [(self.combines[f], tuple(a for a in axes if a not in done)) for f, axes in busy]
+        left = [(combine, axes) for combine, axes in left if axes and combine in REDUCTIONS]
+        if not self.rule.merges:
+            yield from left
+        elif left:
+            together = {a for _, axes in left for a in axes}
+            yield left[0][0], tuple(a for a in self.mesh.axis_names if a in together)
 
 
-def _scatter(
-    spec: ShardingSpec, scattered: Scattered, result: TensorFacts, mesh: MeshModel
-) -> ShardingSpec | None:
-    """Append the scattered axes as the minor ones; None if the dimension does not divide."""
-    dims = list(spec.dims)
-    for d, axes in scattered:
-        dims[d] += axes
-        if result.shape[d] % math.prod(map(mesh.size, dims[d])):
-            return None
-    return ShardingSpec.of(*dims)
-
-
-def _end_reductions(
-    rule: OpRule,
-    assignment: tuple[Axes, ...],
-    scattered: Scattered,
-    before: Sequence[ShardingSpec],
-    results: tuple[TensorFacts, ...],
-    mesh: MeshModel,
-) -> tuple[list[Collective], Cost]:
-    """Scatter first, on ever smaller shards, then all-reduce over the axes that are left."""
-    reduced = {a: rule.factors[f].combine for f, group in enumerate(assignment) for a in group}
-    reduced = {a: combine for a, combine in reduced.items() if combine is not Combine.PARALLEL}
-    collectives: list[Collective] = []
-    total = ZERO_COST
-    if not reduced:
-        return collectives, total
-    scale = mesh.wire_scale(results[0].dtype)
-    nbytes = before[0].shard_bytes(results[0].shape, results[0].itemsize, mesh)
-    for d, axes in scattered:
-        cost = reduce_scatter(nbytes, axes, mesh, wire_scale=scale)
-        collectives.append(Collective("reduce-scatter", axes, d, cost.wire_bytes))
-        nbytes /= math.prod(map(mesh.size, axes))
-        total += cost
-    done = {a for _, axes in scattered for a in axes}
-    left = tuple(a for a in mesh.axis_names if a in reduced and a not in done)
-    if not left:
-        return collectives, total
-    if any(reduced[a] is Combine.ARG for a in left):
-        cost = _gather_candidates(left, before, results, mesh)
-        collectives.append(Collective("all-gather", left, -1, cost.wire_bytes))
-    else:
-        others = sum(s.shard_bytes(t.shape, t.itemsize, mesh) for s, t in zip(before[1:], results[1:]))
-        cost = all_reduce(nbytes + others, left, mesh, wire_scale=scale)
-        collectives.append(Collective("all-reduce", left, -1, cost.wire_bytes))
-    return collectives, total + cost
-
-
-def _gather_candidates(
-    axes: Axes, before: Sequence[ShardingSpec], results: tuple[TensorFacts, ...], mesh: MeshModel
-) -> Cost:
-    """An arg-reduction gathers each shard's best value (taken as 4 bytes) and its index."""
-    shards = math.prod(map(mesh.size, axes))
-    elements = before[0].shard_bytes(results[0].shape, 1, mesh)
-    return all_gather(elements * shards * (results[0].itemsize + 4), axes, mesh)
-
-
-def _compute(
-    rule: OpRule,
-    assignment: tuple[Axes, ...],
-    traffic: tuple[bool, ...],
-    operands: tuple[TensorFacts, ...],
-    results: tuple[TensorFacts, ...],
-    required: Sequence[ShardingSpec],
-    before: Sequence[ShardingSpec],
-    mesh: MeshModel,
-) -> Cost:
-    """Roofline over the local part of the work; the traffic is that of the operands and results kept in memory."""
-    split = math.prod(mesh.size(a) for group in assignment for a in group)
-    tensors = zip((*operands, *results), (*required, *before), traffic)
-    nbytes = sum(spec.shard_bytes(t.shape, t.itemsize, mesh) for t, spec, touched in tensors if touched)
-    dtype = operands[0].dtype if operands else results[0].dtype if results else "float32"
-    return compute_cost(rule.flops / split, nbytes, dtype, mesh)
+def _priced(kind: str, axes: Axes, cost: Cost, dimension: int = -1) -> tuple[Collective, Cost]:
+    return Collective(kind, axes, dimension, cost.wire_bytes), cost
 
 
 def tensor_specs(shape: tuple[int, ...], mesh: MeshModel) -> tuple[ShardingSpec, ...]:

@@ -3,8 +3,12 @@
 from autoshard.rules import contraction as contraction
 from autoshard.rules import elementwise as elementwise
 from autoshard.rules import indexing as indexing
+from autoshard.rules import linalg as linalg
+from autoshard.rules import opaque as opaque
+from autoshard.rules import random as random
 from autoshard.rules import reduction as reduction
 from autoshard.rules import shape as shape
+from autoshard.rules import windows as windows
 from autoshard.rules.base import Combine as Combine
 from autoshard.rules.base import Equation as Equation
 from autoshard.rules.base import Factor as Factor

@@ -13,8 +13,10 @@ To add a rule:
 1. Find its family among the files of this package and add a line to the family's table, or
 2. write a function ``(Equation) -> OpRule`` beside its relatives and register it with ``@rule_for("primitive")``.
 3. Build the rule with `RuleBuilder`; give ``flops`` if the operation does more than move and map elements.
-4. Name in ``local_factors`` the factors whose split XLA would not carry out locally: they run as per-shard regions.
-5. Run ``pytest tests/autoshard/test_rules.py``: it executes every strategy of every rule on eight devices.
+4. Name in ``local_factors`` the factors whose split XLA would not carry out locally: they run as per-shard regions
+   (`autoshard.local`, which needs a body of its own where parameters hold extents).
+5. Add a case to ``tests/rule_zoo.py`` and run ``pytest tests/autoshard/test_rules.py``: it executes strategies of every
+   rule on eight devices.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
+
+from autoshard.costs import ShardingSpec
 
 Dims = tuple[tuple[int, ...], ...]
 """Per dimension of one tensor, the factors it is made of, major first."""
@@ -35,15 +39,34 @@ class Combine(StrEnum):
     PARALLEL = "parallel"  # every shard has its own part of the result
     SUM = "sum"  # partial sums: an all-reduce, or a reduce-scatter
     EXTREME = "extreme"  # partial maxima, minima, products or logical folds: an all-reduce
-    ARG = "arg"  # (value, index) pairs: small gathers, then a local choice
+    ARG = "arg"  # the best candidates of every shard, with their indices: small gathers, then a local choice
+    PREFIX = "prefix"  # running folds: the totals of all shards are gathered, the rest is local
+    HALO = "halo"  # sliding windows: shards send their borders to their neighbours
+    MIRROR = "mirror"  # reversed: every shard goes to the mirrored place
+
+
+REDUCTIONS = frozenset({Combine.SUM, Combine.EXTREME, Combine.ARG})
+"""What leaves the result without the factor."""
+
+EXCHANGES = frozenset({Combine.ARG, Combine.PREFIX, Combine.HALO, Combine.MIRROR})
+"""What only a per-shard region carries out as priced."""
 
 
 @dataclass(frozen=True, slots=True)
 class Factor:
-    """One index of a computation: its extent and what splitting it does to the result."""
+    """One index of a computation: its extent and what splitting it does to the result.
+
+    Attributes:
+        size: Its extent; the number of parts must divide it.
+        combine: What splitting it does to the result.
+        halo: For windows, how many elements of the operand a shard needs from the neighbours before and after it.
+        least: Smallest extent of the operand that a shard may be left with.
+    """
 
     size: int
     combine: Combine = Combine.PARALLEL
+    halo: tuple[int, int] = (0, 0)
+    least: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +111,12 @@ class OpRule:
         pinned: XLA must be told the sharding of its results (contractions, gathers, scatters).
         local_factors: Factors whose split is carried out as a per-shard region, since XLA would gather.
         aliases: The results are the operands under another name (boundaries of regions): no memory, no traffic.
-        ruled: False if this is the fallback "everything whole" of a primitive that has no rule.
+        merges: Partial results over several factors end in one collective; otherwise in one for each factor.
+        touches: Share of the bytes of each operand, then of each result, that is really read or written (a look-up
+            reads no more of its table than it returns); everything if not given.
+        fixed: The only shardings it can have, of all operands and then all results (a `shard_map` of the user's).
+        ruled: False if this is the fallback of a primitive that has no rule.
+        reason: Why everything is whole, or whose rule the fallback is; for the report.
     """
 
     factors: tuple[Factor, ...]
@@ -99,7 +127,11 @@ class OpRule:
     pinned: bool = False
     local_factors: frozenset[int] = frozenset()
     aliases: bool = False
+    merges: bool = True
+    touches: tuple[float, ...] | None = None
+    fixed: tuple[ShardingSpec, ...] | None = None
     ruled: bool = True
+    reason: str = ""
 
 
 class RuleBuilder:
@@ -109,12 +141,19 @@ class RuleBuilder:
         self.equation = equation
         self._factors: list[Factor] = []
 
-    def factor(self, size: int, combine: Combine = Combine.PARALLEL) -> tuple[int, ...]:
+    def factor(
+        self, size: int, combine: Combine = Combine.PARALLEL, *, halo: tuple[int, int] = (0, 0), least: int = 1
+    ) -> tuple[int, ...]:
         """A new factor as a dimension's entry; the empty entry for an extent of one."""
         if size <= 1:
             return ()
-        self._factors.append(Factor(size, combine))
+        self._factors.append(Factor(size, combine, halo, least))
         return (len(self._factors) - 1,)
+
+    @property
+    def every(self) -> frozenset[int]:
+        """All factors made so far."""
+        return frozenset(range(len(self._factors)))
 
     def factors_of(self, shape: Sequence[int]) -> Dims:
         """A new parallel factor for every dimension of a shape."""
@@ -163,12 +202,12 @@ def rule_of(equation: Equation) -> OpRule:
     return function(equation)
 
 
-def whole(equation: Equation, *, ruled: bool = False) -> OpRule:
-    """The fallback rule: every dimension of every operand and result stays whole."""
+def unsplit(tensor: TensorFacts) -> Dims:
+    """No factor along any dimension."""
+    return ((),) * len(tensor.shape)
 
-    def empty(tensor: TensorFacts) -> Dims:
-        return ((),) * len(tensor.shape)
 
-    return OpRule(
-        (), tuple(map(empty, equation.operands)), tuple(map(empty, equation.results)), pinned=not ruled, ruled=ruled
-    )
+def whole(equation: Equation, *, ruled: bool = False, reason: str = "no rule: replicated") -> OpRule:
+    """Every dimension of every operand and result stays whole: the fallback, or the rule of what cannot be split."""
+    operands, results = (tuple(map(unsplit, ts)) for ts in (equation.operands, equation.results))
+    return OpRule((), operands, results, pinned=not ruled, ruled=ruled, reason=reason)

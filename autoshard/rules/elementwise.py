@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from autoshard.rules.base import Dims, Equation, OpRule, RuleBuilder, rule_for
+from autoshard.rules.base import Dims, Equation, OpRule, RuleBuilder, rule_for, whole
 
 ELEMENTWISE = """
 abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e bitcast_convert_type cbrt ceil clamp
-clz complex conj convert_element_type copy copy_p cos cosh digamma div eq eq_to erf erf_inv erfc exp exp2 expm1 floor
-ge gt igamma igamma_grad_a igammac imag integer_pow is_finite le le_to lgamma log log1p logistic lt lt_to max min mul
-mulhi name ne neg nextafter not or polygamma population_count pow real reduce_precision regularized_incomplete_beta rem
-round rsqrt select_n shift_left shift_right_arithmetic shift_right_logical sign sin sinh sqrt square stop_gradient sub
-tan tanh threefry2x32 xor zeta
+clz complex conj convert_element_type copy cos cosh digamma div eq eq_to erf erf_inv erfc exp exp2 expm1 floor ge gt
+igamma igamma_grad_a igammac imag integer_pow is_finite layout_constraint le le_to lgamma log log1p log2 logistic lt
+lt_to max min mul mulhi name ne neg nextafter not one_minus_square or philox2x32 philox4x32 polygamma population_count
+pow real reduce_precision regularized_incomplete_beta rem round rsqrt select_n shard_alike shift_left
+shift_right_arithmetic shift_right_logical sign sin sinh sqrt square stop_gradient sub tan tanh threefry2x32
+threefry4x32 with_memory_space_constraint xla_metadata_value xor zeros_like zeta
 """.split()
 
 
@@ -48,11 +49,39 @@ def optimization_barrier(equation: Equation) -> OpRule:
     return b.build(dims, dims, aliases=True)
 
 
-@rule_for("iota")
+@rule_for("tie")
+def tie(equation: Equation) -> OpRule:
+    """The second operand, once the first is there."""
+    first, second = equation.operands
+    b = RuleBuilder(equation)
+    dims = b.factors_of(second.shape)
+    return b.build([b.factors_of(first.shape), dims], [dims], aliases=True)
+
+
+@rule_for("dce_sink")
+def dce_sink(equation: Equation) -> OpRule:
+    """A use without a result."""
+    b = RuleBuilder(equation)
+    return b.build([b.factors_of(t.shape) for t in equation.operands], [])
+
+
+@rule_for("device_put")
+def device_put(equation: Equation) -> OpRule:
+    """Without a place to put them the operands pass through; with one, that place is the user's decision."""
+    if any(place is not None for place in equation.params["devices"]):
+        return whole(equation, ruled=True, reason="put on devices by the program itself")
+    b = RuleBuilder(equation)
+    dims = [b.factors_of(t.shape) for t in equation.operands]
+    return b.build(dims, dims, aliases=True)
+
+
+@rule_for("iota", "empty", "empty2")
 def iota(equation: Equation) -> OpRule:
     """No operand; any sharding of the result is free."""
     b = RuleBuilder(equation)
-    return b.build([_scalar(t.shape) for t in equation.operands], [b.factors_of(equation.results[0].shape)], fusible=True)
+    return b.build(
+        [_scalar(t.shape) for t in equation.operands], [b.factors_of(equation.results[0].shape)], fusible=True
+    )
 
 
 def _scalar(shape: tuple[int, ...]) -> Dims:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from autoshard.rules.base import Dims, Equation, OpRule, RuleBuilder, rule_for
+from autoshard.rules.base import Combine, Dims, Equation, OpRule, RuleBuilder, rule_for
 
 
 @rule_for("transpose")
@@ -29,7 +29,7 @@ def broadcast_in_dim(equation: Equation) -> OpRule:
     return b.build([kept, *scalars], [dims], fusible=True)
 
 
-@rule_for("squeeze", "expand_dims")
+@rule_for("squeeze")
 def squeeze(equation: Equation) -> OpRule:
     """Dimensions of size one come or go."""
     return _regroup(equation)
@@ -88,8 +88,41 @@ def _regroup(equation: Equation) -> OpRule:
 
 @rule_for("rev")
 def rev(equation: Equation) -> OpRule:
-    """Whole along the dimensions that are reversed."""
-    return _whole_along(equation, equation.params["dimensions"])
+    """Shards of a reversed dimension go to the mirrored place."""
+    reversed_dims = equation.params["dimensions"]
+    b = RuleBuilder(equation)
+    shape = equation.operands[0].shape
+    dims = tuple(b.factor(n, Combine.MIRROR if i in reversed_dims else Combine.PARALLEL) for i, n in enumerate(shape))
+    return b.build([dims], [dims])
+
+
+@rule_for("tile")
+def tile(equation: Equation) -> OpRule:
+    """A repeated dimension is (copies, elements): whoever has all elements may hold any of the copies."""
+    b = RuleBuilder(equation)
+    shape = equation.operands[0].shape
+    repeats = equation.params["reps"]
+    copies = [b.factor(n) for n in repeats]
+    dims = b.factors_of(shape)
+    return b.build([dims], [tuple(more + one for more, one in zip(copies, dims))])
+
+
+@rule_for("stack")
+def stack(equation: Equation) -> OpRule:
+    """Whole along the new dimension."""
+    axis = equation.params["axis"]
+    b = RuleBuilder(equation)
+    dims = b.factors_of(equation.operands[0].shape)
+    return b.build([dims] * len(equation.operands), [(*dims[:axis], (), *dims[axis:])])
+
+
+@rule_for("unstack")
+def unstack(equation: Equation) -> OpRule:
+    """Whole along the dimension that is taken apart."""
+    axis = equation.params["axis"]
+    b = RuleBuilder(equation)
+    dims = b.factors_of(equation.results[0].shape)
+    return b.build([(*dims[:axis], (), *dims[axis:])], [dims] * len(equation.results))
 
 
 @rule_for("slice")
