@@ -139,7 +139,8 @@ class _Decoder:
         column = self.lowered.targets(link)
         target = column.specs[column.index[self.choice[self.lowered.nodes[link.user]]]]
         user = self.lowered.graph.ops[link.user]
-        return self._way(link.value, held, target, link.trips, user, (link.user, link.until + 1))
+        interval = None if link.operand == OUTPUT else (link.user, link.until + 1)
+        return self._way(link.value, held, target, link.trips, user, interval)
 
     def _way(
         self,
@@ -148,14 +149,15 @@ class _Decoder:
         target: ShardingSpec,
         trips: float,
         user: Op | None,
-        interval: tuple[int, int],
+        interval: tuple[int, int] | None,
     ) -> Route | None:
+        """The cheaper way to a spec; its copy is held for an interval, or takes the value's place (None)."""
         ways = [self._resharding(value, source, target) for source in held]
         shared = ways[1].seconds < ways[0].seconds
         way = ways[1] if shared else ways[0]
         if not way.steps and not shared:
             return None
-        if way.wire_bytes > 0:
+        if way.wire_bytes > 0 and interval is not None:
             facts = self.lowered.graph.values[value].facts
             table = self.lowered.table(facts, [way.source], [target])
             nbytes = copy_bytes(table, facts, [way.source], self.lowered.mesh)[0, 0]
@@ -237,8 +239,7 @@ class _Decoder:
             return self._leaf(value, name, agreeing_specs(facts.shape, fixed, self.lowered.mesh)[0], False, None)
         if k in self.lowered.fixed_outputs:
             target = self._nearest(value, held, k)
-            end = (self.lowered.graph.end - 1, self.lowered.graph.end)
-            return self._leaf(value, name, target, False, self._way(value, held, target, 1.0, None, end))
+            return self._leaf(value, name, target, False, self._way(value, held, target, 1.0, None, None))
         route = routes.get(k)
         if route is None:
             return self._leaf(value, name, held[0], False, None)

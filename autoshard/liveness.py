@@ -5,6 +5,9 @@ exist. A value is taken to be *fused* if its producer is fusible and either all 
 it is cheap to compute again (a cast, a broadcast, a reshape) and all its users are fusible or reductions themselves.
 A fused value takes no memory, but what it is computed from must live until the fused value is used. Boundaries of
 regions and constraints are other names of the same storage.
+
+The CPU backend drops optimization barriers, so that outside of loops what `jax.checkpoint` computes again is merged with
+the first computation: those values then live from the forward to the backward pass.
 """
 
 from __future__ import annotations
@@ -39,10 +42,12 @@ class Liveness:
     Attributes:
         graph: The graph.
         donated: Per flat argument, whether its memory may be reused after its last use.
+        keeps_barriers: Whether the backend keeps apart what `jax.checkpoint` computes twice.
     """
 
     graph: Graph
     donated: tuple[bool, ...]
+    keeps_barriers: bool = True
 
     def occupies(self, value: int) -> bool:
         """Whether the value has storage of its own."""
@@ -63,7 +68,7 @@ class Liveness:
         """When the value's storage is occupied; empty if it has none."""
         op, k = self.graph.values[value].producer
         start = self.graph.ops[op].result_from[k]
-        if not self._stored[value]:
+        if not self._stored[value] or value in self._merged:
             return Interval(start, start)
         last = self._last_needed[value]
         reused = self._dies_in_place(value, last)
@@ -115,6 +120,9 @@ class Liveness:
         """Per value the last time at which its storage is read, through aliases and fused users."""
         graph = self.graph
         last = [0] * len(graph.values)
+        twins: dict[int, list[int]] = {}
+        for again, once in self._merged.items():
+            twins.setdefault(once, []).append(again)
         kept = {v for v, donated in zip(graph.arguments, self.donated) if not donated} | self._outputs
         for number in reversed(range(len(graph.values))):
             if number in kept:
@@ -128,8 +136,31 @@ class Liveness:
                     continue
                 through = [v for v in user.results if not self._stored[v]]
                 latest = max([latest, *(last[v] for v in through)])
-            last[number] = latest
+            last[number] = max([latest, *(last[twin] for twin in twins.get(number, ()))])
         return tuple(last)
+
+    @cached_property
+    def _merged(self) -> Mapping[int, int]:
+        """Values that are computed again outside of loops, to the first value that is the same."""
+        if self.keeps_barriers:
+            return {}
+        first: dict[object, int] = {}
+        names: dict[int, int] = {}
+        merged: dict[int, int] = {}
+        for op in self.graph.ops:
+            operands = tuple(names.get(v, v) for v in op.operands)
+            if op.rule.aliases and operands:
+                names.update({v: operands[0] for v in op.results})
+                continue
+            if op.trips != 1 or not operands or op.primitive.endswith(("_carry", "_xs", "_ys")):
+                continue
+            params = tuple((k, str(v)) for k, v in op.equation.params.items())
+            for k, v in enumerate(op.results):
+                key = (op.primitive, params, operands, op.source, k)
+                names[v] = first.setdefault(key, v)
+                if names[v] != v and self._stored[v] and self._stored[names[v]]:
+                    merged[v] = names[v]
+        return merged
 
 
 PARTIAL_TRAFFIC: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]] = {

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from autoshard.backends import gathered_copies, scratch_bytes, storage_scale
 from autoshard.costs import MeshModel, ReshardTable, ShardingSpec, reshard_table
 from autoshard.errors import SpecError
 from autoshard.graph import LITERAL, Graph, Op
@@ -214,9 +215,9 @@ class _Lowering:
         node = self._node(f"{position}:{op.primitive}", costs)
         self.sets.append(strategies)
         self.nodes.append(node)
-        scratch = np.array([s.scratch_bytes for s in strategies.strategies])
-        if scratch.any():
-            self.usages.append(Usage(node, position, position + 1, scratch))
+        scratch = scratch_bytes(op, strategies, self.mesh)
+        if scratch is not None:
+            self.usages.append(Usage(node, scratch[0], position + 1, scratch[1]))
 
     def _placement(self, op: Op, strategies: StrategySet) -> Floats:
         """A secondary order among plans of equal time: arguments are split rather than held whole on every device."""
@@ -239,7 +240,9 @@ class _Lowering:
     def _add_storage(self, value: int, own: Supplier) -> None:
         interval = self.liveness.interval(value)
         if interval.stop > interval.start:
-            sizes = _shard_bytes(self.graph.values[value].facts, own.specs, self.mesh)
+            facts = self.graph.values[value].facts
+            producer = self.graph.ops[self.graph.values[value].producer[0]]
+            sizes = _shard_bytes(facts, own.specs, self.mesh) * storage_scale(producer, facts, self.mesh)
             self.usages.append(Usage(own.node, interval.start, interval.stop, sizes[own.first]))
 
     def _shared_copies(self, value: int, column: SpecColumn) -> list[tuple[ShardingSpec, ShardingSpec]] | None:
@@ -277,6 +280,7 @@ class _Lowering:
         stop = max(interval.stop, 1 + max(use.until for use in uses))
         start = min(use.op for use in uses)
         sizes = np.where(first == second, 0.0, _shard_bytes(facts, specs, self.mesh)[second])
+        sizes = sizes * gathered_copies(self.mesh)
         self.usages.append(Usage(node, max(position, start), stop, sizes))
         return Supplier(node, specs, first, second)
 
@@ -351,7 +355,7 @@ def _copy_trips(graph: Graph, value: int) -> float:
 def copy_bytes(table: ReshardTable, facts: TensorFacts, sources: Sequence[ShardingSpec], mesh: MeshModel) -> Floats:
     """Largest memory held besides the source while resharding, per (source, target); slices take none."""
     own = _shard_bytes(facts, sources, mesh)[:, None]
-    return np.where(table.wire_bytes > 0, table.extra_bytes + own, 0.0)
+    return np.where(table.wire_bytes > 0, (table.extra_bytes + own) * gathered_copies(mesh), 0.0)
 
 
 def agreeing_specs(shape: tuple[int, ...], fixed: Fixed, mesh: MeshModel) -> tuple[ShardingSpec, ...]:
