@@ -2,12 +2,12 @@
 
 XLA computes elementwise operations, broadcasts and the like inside the loops of their consumers, so most values never
 exist. A value is taken to be *fused* if its producer is fusible and either all its uses come within two operations, or
-it is cheap to compute again (a cast, a broadcast, a reshape) and all its users are fusible or reductions themselves.
-A fused value takes no memory, but what it is computed from must live until the fused value is used. Boundaries of
-regions and constraints are other names of the same storage.
+all its users are fusible or reductions themselves and it is cheap to compute again: a cast, a broadcast or a reshape on
+CPU, anything elementwise elsewhere. A fused value takes no memory, but what it is computed from must live until it is
+used. Boundaries of regions and constraints are other names of the same storage.
 
-The CPU backend drops optimization barriers, so that outside of loops what `jax.checkpoint` computes again is merged with
-the first computation: those values then live from the forward to the backward pass.
+The CPU backend drops optimization barriers, so that outside of loops what `jax.checkpoint` computes again is merged
+with the first computation: those values then live from the forward to the backward pass.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FUSED_LIFE_OPS = 2
 """A fusible value that lives at most so many operations is taken to be fused (measured against the TPU compiler)."""
 
 CHEAP = frozenset(
-    "convert_element_type broadcast_in_dim reshape squeeze expand_dims transpose stop_gradient copy neg".split()
+    "scan_xs convert_element_type broadcast_in_dim reshape squeeze expand_dims transpose stop_gradient copy neg".split()
 )
 """Fusible operations that XLA computes again for every user rather than keep."""
 
@@ -42,12 +42,12 @@ class Liveness:
     Attributes:
         graph: The graph.
         donated: Per flat argument, whether its memory may be reused after its last use.
-        keeps_barriers: Whether the backend keeps apart what `jax.checkpoint` computes twice.
+        platform: The backend that compiles: ``cpu``, ``tpu`` or ``gpu``.
     """
 
     graph: Graph
     donated: tuple[bool, ...]
-    keeps_barriers: bool = True
+    platform: str = "tpu"
 
     def occupies(self, value: int) -> bool:
         """Whether the value has storage of its own."""
@@ -60,6 +60,8 @@ class Liveness:
             return (False,) * (len(op.operands) + len(op.results))
         if op.primitive in PARTIAL_TRAFFIC:
             read, written = PARTIAL_TRAFFIC[op.primitive]
+            if op.primitive in IN_PLACE and op.operands[0] != LITERAL and self.graph.values[op.operands[0]].constant:
+                written = (0,)  # what is updated has to be made first
             return (*(k in read for k in range(len(op.operands))), *(k in written for k in range(len(op.results))))
         reads = tuple(v != LITERAL and self._has_storage(v) for v in op.operands)
         return reads + tuple(self._stored[v] for v in op.results)
@@ -107,9 +109,14 @@ class Liveness:
         made = self.graph.values[number].producer[0]
         if all(use.op - made <= FUSED_LIFE_OPS for use in uses):
             return True
-        users = [self.graph.ops[use.op] for use in uses]
-        cheap = op.primitive in CHEAP or op.primitive == "scan_xs"
-        return cheap and all(user.rule.fusible or user.primitive.startswith("reduce") for user in users)
+        if self.platform == "cpu" and op.primitive not in CHEAP:
+            return False
+        return all(self._fuses_operands(self.graph.ops[use.op]) for use in uses)
+
+    def _fuses_operands(self, user: Op) -> bool:
+        """Whether an operation computes its fusible operands inside its own loop."""
+        picks = self.platform != "cpu" and user.primitive in PICKS
+        return user.rule.fusible or user.primitive.startswith(("reduce", "argm")) or picks
 
     @cached_property
     def _outputs(self) -> frozenset[int]:
@@ -142,7 +149,7 @@ class Liveness:
     @cached_property
     def _merged(self) -> Mapping[int, int]:
         """Values that are computed again outside of loops, to the first value that is the same."""
-        if self.keeps_barriers:
+        if self.platform != "cpu":
             return {}
         first: dict[object, int] = {}
         names: dict[int, int] = {}
@@ -162,6 +169,9 @@ class Liveness:
                     merged[v] = names[v]
         return merged
 
+
+PICKS = frozenset("gather dynamic_slice slice".split())
+"""Operations that read a few elements of their operand."""
 
 PARTIAL_TRAFFIC: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "scan_xs": ((), (0,)),

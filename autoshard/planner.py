@@ -69,9 +69,12 @@ def make_plan(program: Program, options: PlanningOptions) -> Plan:
         raise UnsupportedError(
             "no sharding rule for:\n  " + "\n  ".join(unruled) + "\nregister one, or plan without strict=True"
         )
-    lowered = _lower(program, graph, options)
+    lowered = _lower(program, graph, options, 1 - MEMORY_HEADROOM)
     built = time.monotonic()
     solution = solve(lowered.problem, time_limit_s=options.time_limit_s, on_progress=options.on_progress)
+    if solution.status is Status.INFEASIBLE and options.budget_bytes is not None:
+        lowered = _lower(program, graph, options, 1.0)
+        solution = solve(lowered.problem, time_limit_s=options.time_limit_s, on_progress=options.on_progress)
     if not solution.choice:
         solution = _without_solution(solution, lowered, options)
     return assemble(program, graph, lowered, solution, options, {"build": built - begin, **solution.seconds}, unruled)
@@ -79,12 +82,12 @@ def make_plan(program: Program, options: PlanningOptions) -> Plan:
 
 MEMORY_HEADROOM = 0.1
 """Part of the budget left free for what the memory model does not see: the compiler's schedule and layout copies. The
-model's error against XLA's `memory_analysis` is about as large."""
+model's error against XLA's `memory_analysis` is about as large. Where nothing fits otherwise, all of it is used."""
 
 
-def _lower(program: Program, graph: Graph, options: PlanningOptions) -> Lowered:
-    budget = None if options.budget_bytes is None else (1 - MEMORY_HEADROOM) * options.budget_bytes
-    liveness = Liveness(graph, program.donated, keeps_barriers=options.mesh.platform != "cpu")
+def _lower(program: Program, graph: Graph, options: PlanningOptions, usable: float = 1.0) -> Lowered:
+    budget = None if options.budget_bytes is None else usable * options.budget_bytes
+    liveness = Liveness(graph, program.donated, options.mesh.platform)
     return lower(
         graph, liveness, options.mesh,
         budget_bytes=budget, ties=options.ties, fixed_outputs=options.fixed_outputs,

@@ -126,7 +126,7 @@ def _price_memory(
 
 
 def near(graph: Graph, dual: Dual, known: Bracket, slack: float) -> Graph | None:
-    """A reduced copy of the graph with only the choices that the last sweep's bound prices within ``slack`` of the best.
+    """A reduced copy of the graph with only the choices that the last sweep prices within ``slack`` of the best.
 
     A solution of the copy is one of the graph. With a slack of the whole gap the copy holds every better choice.
 

@@ -1,9 +1,9 @@
 """Lower bounds by message passing (TRW-S), memory priced by Lagrange multipliers.
 
-Every edge matrix C_uv is reparametrised by messages: m[u][v] is what edge uv gives to node u (it may be negative: what u
-has lent to it). With t_u = c_u + sum_v m[u][v] the cost of any choice is unchanged. A sweep visits the nodes in order
-and back. At a node it first takes all it can from the edges behind it, m[u][v] = min_y C_uv[., y] - m[v][u](y), and then
-lends the share t_u / max(forward degree, backward degree) to each edge ahead. After the backward half every edge's
+Every edge matrix C_uv is reparametrised by messages: m[u][v] is what edge uv gives to node u (it may be negative: what
+u has lent to it). With t_u = c_u + sum_v m[u][v] the cost of any choice is unchanged. A sweep visits the nodes in order
+and back. At a node it first takes all it can from the edges behind it, m[u][v] = min_y C_uv[., y] - m[v][u](y), and
+then lends the share t_u / max(forward degree, backward degree) to each edge ahead. After the backward half every edge's
 least entry is zero, so the sum of the nodes' least remainders is a lower bound. When a node is visited, t_u is the sum
 of the min-marginals of the monotonic chains through it: a choice whose t_u exceeds the least one by more than (upper
 bound - lower bound) is in no better solution.

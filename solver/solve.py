@@ -146,7 +146,7 @@ class _Solve:
         return self.begin + BRACKET_SHARE * self.limit_s
 
     def _dive(self, graph: Graph, dual: Dual, known: Bracket) -> None:
-        """Solve the part of the graph near the bound, then ever larger ones, until a part holds all that can be better."""
+        """Solve the part of the graph near the bound, then larger ones, until a part holds all that can be better."""
         gap = known.cost - known.bound if known.choice is not None else 0.1 * abs(known.bound)
         slack = gap / FIRST_SLACK
         while time.monotonic() < self._stop() and not known.closed:
