@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from autoshard.api import autoshard as autoshard
     from autoshard.auditing import audit as audit
     from autoshard.calibration import calibrate as calibrate
+    from autoshard.exploring import explore as explore
     from autoshard.plan import Plan as Plan
 
 _HOMES = {
@@ -21,9 +22,10 @@ _HOMES = {
     "audit": "autoshard.auditing",
     "autoshard": "autoshard.api",
     "calibrate": "autoshard.calibration",
+    "explore": "autoshard.exploring",
 }
 
-__all__ = ["Plan", "audit", "autoshard", "calibrate"]
+__all__ = ["Plan", "audit", "autoshard", "calibrate", "explore"]
 
 
 def __getattr__(name: str) -> Any:

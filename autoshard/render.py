@@ -13,6 +13,7 @@ from autoshard.patterns import pattern_text
 from autoshard.plan import SolverSummary, Totals
 from autoshard.report import CollectiveRow, FunctionRow, LeafGroup, OperationRow, Place, Report, ReshardingRow
 from autoshard.tables import html_table, nbytes_text
+from autoshard.tabular import count_text, seconds_text, table_lines
 
 TOP_FUNCTIONS = 10
 TOP_OPERATIONS = 15
@@ -65,34 +66,6 @@ def render_html(report: Report) -> str:
     parts = [f"<h4>{escape(lines[0])}</h4>", *(f"<p>{escape(line)}</p>" for line in lines[1:])]
     parts += [_section_html(section, opened=n < 2) for n, section in enumerate(_sections(report, width=None))]
     return "<div>" + "".join(parts) + "</div>"
-
-
-def seconds_text(seconds: float) -> str:
-    """A time in the unit that suits it, three digits.
-
-    >>> seconds_text(0), seconds_text(3.456e-5), seconds_text(1.28e-3), seconds_text(62.2)
-    ('0', '34.6 us', '1.28 ms', '62.2 s')
-    """
-    for unit, scale in (("us", 1e-6), ("ms", 1e-3), ("s", 1.0)):
-        if seconds < 999.5 * scale or unit == "s":
-            break
-    return f"{_three_digits(seconds / scale)} {unit}" if seconds else "0"
-
-
-def count_text(number: float) -> str:
-    """A large number in thousands, millions and so on, three digits.
-
-    >>> count_text(0), count_text(12.27e9), count_text(6e20)
-    ('0', '12.3 G', '600 E')
-    """
-    power = 0
-    while number >= 999.5 and power < 6:
-        number, power = number / 1000, power + 1
-    return f"{_three_digits(number)} {' kMGTPE'[power]}" if power else f"{number:.0f}"
-
-
-def _three_digits(number: float) -> str:
-    return f"{number:.2f}" if number < 9.995 else f"{number:.1f}" if number < 99.95 else f"{number:,.0f}"
 
 
 def _headline(report: Report) -> list[str]:
@@ -318,31 +291,7 @@ def _section_text(section: Section, width: int) -> str:
     if not section.header:
         lines = [_wrapped(f"- {row[0]}", width) for row in section.rows]
         return "\n".join([section.title, *lines, *remarks])
-    return "\n".join([section.title, *_table_lines(section.header, section.rows, width - 2), *remarks])
-
-
-def _table_lines(header: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[str]:
-    """The table, indented by two; columns that are too long for the width are shortened, the widest first."""
-    right = [name.startswith(">") for name in header]
-    lines = [tuple(name.removeprefix(">") for name in header), *rows]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
-    while sum(widths) + 2 * (len(widths) - 1) > width and max(widths) > 12:
-        widths[widths.index(max(widths))] -= 1
-    return [
-        "  " + "  ".join(
-            _fitted(cell, size).rjust(size) if flush else _fitted(cell, size).ljust(size)
-            for cell, size, flush in zip(line, widths, right, strict=True)
-        ).rstrip()
-        for line in lines
-    ]  # fmt: skip
-
-
-def _fitted(cell: str, width: int) -> str:
-    """The cell, its middle left out if it is too long: both ends of a path tell more than its middle."""
-    if len(cell) <= width:
-        return cell
-    tail = (width - 1) // 2
-    return cell[: width - 1 - tail] + "…" + cell[len(cell) - tail :]
+    return "\n".join([section.title, *table_lines(section.header, section.rows, width - 2), *remarks])
 
 
 def _section_html(section: Section, *, opened: bool) -> str:
