@@ -40,6 +40,8 @@ class StrategyRow:
         collectives: What ends partial sums.
         compute_seconds: Arithmetic and memory traffic.
         communication_seconds: The collectives.
+        cost_seconds: What the optimiser counts: both, and for arguments a little for the memory, so that they are
+            split where that makes no difference otherwise.
         memory_bytes: What the results and partial sums hold on each device; nothing for a value that is fused away.
         per_shard: It is carried out as a per-shard region rather than by constraints.
         chosen: The solver took it.
@@ -51,6 +53,7 @@ class StrategyRow:
     collectives: tuple[Collective, ...]
     compute_seconds: float
     communication_seconds: float
+    cost_seconds: float
     memory_bytes: float
     per_shard: bool
     chosen: bool
@@ -443,6 +446,7 @@ def _strategy_row(lowered: Lowered, position: int, number: int, strategy: Strate
         collectives=strategy.collectives,
         compute_seconds=strategy.compute.seconds * op.trips,
         communication_seconds=strategy.communication.seconds * op.trips,
+        cost_seconds=float(lowered.problem.costs[lowered.nodes[position]][number]),
         memory_bytes=held + strategy.scratch_bytes,
         per_shard=strategy.local,
         chosen=chosen,

@@ -38,7 +38,7 @@ def test_public_objects_are_documented(name: str) -> None:
 
 def test_the_names_that_tools_rely_on() -> None:
     fixed = {
-        "autoshard": {"Plan", "audit", "autoshard"},
+        "autoshard": {"Plan", "audit", "autoshard", "calibrate"},
         "autoshard.costs": {
             "MeshModel",
             "ShardingSpec",

@@ -20,6 +20,7 @@ from autoshard.costs import (
 from autoshard.errors import InputError
 from autoshard.exploring import Exploration
 from autoshard.report import build_report
+from autoshard.solver import check_solution
 
 ROWS, WIDTH, HEADS = 64, 32, 8
 SIZES = {"x": 4, "y": 2}
@@ -87,10 +88,11 @@ def test_exactly_one_strategy_is_chosen_and_operands_join_producers(found: Explo
 def test_parts_of_the_choice_add_up_to_its_cost() -> None:
     plain = explore(lambda x, a, b: jnp.tanh(x @ a) @ b, IN_BYTES, args=(ARGUMENTS[0], *[ARGUMENTS[1]] * 2))
     chosen = [row for op in plain.operations for row in op.strategies if row.chosen]
-    work = sum(row.compute_seconds + row.communication_seconds for row in chosen)
+    work = sum(row.cost_seconds for row in chosen)
     moves = [(move, o) for op in plain.operations for o in op.operands for move in o.moves().rows if move.chosen]
     resharding = sum(move.seconds * operand.executions for move, operand in moves)
     assert math.isclose(work + resharding, plain.solution.cost, rel_tol=REL)
+    assert math.isclose(work, sum(r.compute_seconds + r.communication_seconds for r in chosen), rel_tol=0.01)
 
 
 def test_cost_vectors_are_those_of_the_cost_model(found: Exploration) -> None:
@@ -172,7 +174,7 @@ def test_donation_static_arguments_and_keywords_are_understood() -> None:
     kept = explore(step, IN_BYTES, args=args, kwargs={"batch": batch}, static_argnums=1)
     given = explore(step, IN_BYTES, args=args, kwargs={"batch": batch}, static_argnums=1, donate_argnums=0)
     assert [op.name for op in kept.operations[:2]] == ["state", "batch"]
-    assert given.solution.peak_bytes <= kept.solution.peak_bytes
+    assert check_solution(given.problem, kept.solution.choice).peak_bytes < kept.solution.peak_bytes
 
 
 def test_it_prints_as_reviewed(golden: Callable[[str, str], None]) -> None:
