@@ -48,7 +48,7 @@ def test_arbitrary_plans_compute_the_same_and_move_what_they_say(program: Progra
     mesh = mesh_of(sizes)
     expected = jax.tree.leaves(jax.jit(program.fn)(*program.args))
     model = MeshModel.preset("cpu-virtual", sizes)
-    for plan, (compiled, actual) in Lab(program, mesh, model).plans(2, seed=len(program.name)):
+    for plan, (compiled, actual) in Lab(program, mesh, model).plans(1, seed=len(program.name)):
         assert_same(expected, actual)
         if program.name not in EXPLAINED:
             # Arbitrary plans move things back and forth, some of which XLA simplifies away; it must never move more.
