@@ -274,8 +274,8 @@ def _assumptions(baselines: Iterable[str]) -> list[str]:
     told = [f'"{name}" is {BASELINES[name]}' for name in baselines if name in BASELINES]
     return [
         "seconds are the plain sum of compute, reductions and resharding: nothing is taken to overlap",
-        f"cost and bound also count holding the arguments, at {PLACEMENT_WEIGHT:.0%} of reading them once, to choose among "
-        "plans of equal time",
+        f"cost and bound also count holding the arguments, at {PLACEMENT_WEIGHT:.0%} of reading them once, to choose "
+        "among plans of equal time",
         "compute is a roofline of peak FLOP/s and memory bandwidth, collectives are ring formulas: no measured times",
         *told,
     ]

@@ -222,7 +222,7 @@ def test_a_budget_that_a_baseline_breaks_is_marked(told: Plan, baselines: dict[s
 def test_a_fallback_is_called_one(told: Plan) -> None:
     solver = told.solver.model_copy(update={"status": "replicated", "message": "no plan (out of time)"})
     text = str(build_report(told.model_copy(update={"solver": solver})))
-    assert "fallback: no plan (out of time)" in text and "bound" not in text
+    assert "fallback: no plan (out of time)" in text and ", bound " not in text
 
 
 class Tags(html.parser.HTMLParser):
