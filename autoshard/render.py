@@ -81,7 +81,7 @@ def _headline(report: Report) -> list[str]:
 
 
 def _solver_lines(solver: SolverSummary) -> list[str]:
-    phases = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in solver.seconds.items())
+    phases = "; ".join(f"{name} {seconds:.1f} s" for name, seconds in solver.seconds.items())
     took = f"planned in {sum(solver.seconds.values()):.1f} s ({phases})"
     if solver.status == "replicated":
         return [f"fallback: {solver.message}", took]
@@ -160,7 +160,7 @@ def _functions(report: Report) -> Section:
 
 
 def _function_cells(row: FunctionRow, total: float) -> tuple[str, ...]:
-    where = row.function or (f"{row.file.rpartition(os.sep)[2]} itself" if row.file else "arguments and results")
+    where = row.function or (f"{row.file.rpartition(os.sep)[2]} itself" if row.file else "(moves of arguments)")
     parts = (row.compute_seconds, row.reduction_seconds, row.resharding_seconds)
     return (_share(row.seconds, total), *map(seconds_text, parts), where)
 
@@ -217,7 +217,7 @@ def _resharding_cells(row: ReshardingRow, total: float, shorten: Callable[[Place
         made = " " + shorten(row.made_at).partition(" ")[0]
     return (
         _share(row.seconds, total), seconds_text(row.seconds), nbytes_text(row.wire_bytes), _count(row.executions),
-        f"{row.kind} {','.join(row.axes)}", row.value + made, shorten(row.needed_at),
+        f"{row.kind} {','.join(row.axes)}", row.value + made, shorten(row.needed_at) or "all its users",
     )  # fmt: skip
 
 

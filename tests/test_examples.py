@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.util
 import math
+import re
 import sys
 from types import ModuleType
 
@@ -10,7 +11,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from autoshard import autoshard
 from tests.helpers import ROOT
+
+README = (ROOT / "README.md").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +46,26 @@ def test_sharded_and_unsharded_runs_agree(
     assert faults == []
     assert "train_step on 8 devices (x=4, y=2)" in report and "state[*]" in report
     assert [line.split()[0] for line in losses.splitlines()[1:4]] == ["1", "2", "3"]
+
+
+def skeleton(report: str) -> list[str]:
+    """What of a report does not depend on the plan: who it is of, titles and headers."""
+    first, *blocks = report.strip().split("\n\n")
+    titles = [re.split("[:,]", block.splitlines()[0])[0] for block in blocks]
+    headers = [" ".join(block.splitlines()[1].split()) for block in blocks if block.splitlines()[1].startswith("  ")]
+    return [first.splitlines()[0], *titles, *headers]
+
+
+def test_the_readme_shows_a_report_as_it_prints(example: ModuleType) -> None:
+    shown = re.search(r"^## What it prints$.*?^```text\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    assert shown is not None
+    config = example.Config()
+    state = jax.eval_shape(lambda: example.init(config))
+    tokens = jax.ShapeDtypeStruct((config.batch, config.context + 1), jnp.int32)
+    step = autoshard(example.make_train_step(config), example.parse_mesh("4x2"), donate_argnums=0)
+    printed = step.plan(state, tokens).report().text(width=100)
+    assert skeleton(shown[1]) == skeleton(printed)
+    assert max(map(len, shown[1].splitlines())) <= 100
 
 
 def test_training_learns(example: ModuleType) -> None:
