@@ -28,6 +28,9 @@ def main() -> int:
 
     model = MeshModel.uniform(sizes, bytes_per_s=1.0, latency_s=0.0)
     pairs = list(itertools.permutations(_all_specs(model, shape, options.uneven), 2))
+    if options.part:
+        part, of = (int(number) for number in options.part.split("/"))
+        pairs = pairs[part - 1 :: of]
     if options.sample:
         pairs = random.Random(options.seed).sample(pairs, min(options.sample, len(pairs)))
     start = time.perf_counter()
@@ -43,6 +46,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--uneven", action="store_true", help="take specs that do not divide the shape as well")
     parser.add_argument("--setting", choices=("plain", "scan", "grad", "inner"), default="plain")
     parser.add_argument("--sample", type=int, default=0, help="random pairs; 0 takes all")
+    parser.add_argument("--part", help="a part of all pairs, such as 1/8")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--batch", type=int, default=64, help="pairs in one compiled program")
     parser.add_argument("--tpu", help="compile for this TPU slice, such as v5e:2x4, instead of CPU")

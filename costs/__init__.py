@@ -20,6 +20,8 @@ from .mesh import MeshAxis as MeshAxis
 from .mesh import MeshModel as MeshModel
 from .planner import ReshardingPlan as ReshardingPlan
 from .planner import ReshardStep as ReshardStep
+from .refine import refined_axes as refined_axes
+from .refine import refined_spec as refined_spec
 from .reshard import ReshardTable as ReshardTable
 from .reshard import communication_resharding_cost_vector as communication_resharding_cost_vector
 from .reshard import memory_resharding_cost_vector as memory_resharding_cost_vector
@@ -58,6 +60,8 @@ __all__ = [
     "memory_resharding_cost_vector",
     "plan_resharding",
     "reduce_scatter",
+    "refined_axes",
+    "refined_spec",
     "relative_errors",
     "reshard_table",
 ]

@@ -11,13 +11,16 @@ from itertools import combinations, permutations
 import numpy as np
 from numpy.typing import NDArray
 
-from .cost import ZERO_COST
+from .cost import ZERO_COST, Cost
+from .cutting import Cutter
 from .laws import collective_law
 from .links import CollectiveKind
 from .mesh import MeshModel
 from .search import Array, PathTable, padded_extents, path_table, piece_name, split_axes
 from .spec import ShardingSpec
 from .steps import Move, Piece, PieceState, State, Step, StepKind, parts_of, piece_state
+
+_SAVING = 1e-8  # a way that saves less than this part of the time is the same, up to rounding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +53,7 @@ class ReshardingPlan:
         target: The spec at the end.
         steps: What happens in between; empty if the specs are equal.
         constraints: The specs to constrain the tensor to, one after the other, after its source spec is pinned. All
-            name whole axes: a run of steps over parts of axes is one constraint.
+            name whole axes (a run of steps over parts of axes is one constraint), unless `sub_axes` was asked for.
         seconds: Time of all steps; infinite if there is no way (a sum cannot become partial again).
         wire_bytes: Bytes that one device sends.
         extra_bytes: The largest shard held along the way, minus the source's.
@@ -137,6 +140,34 @@ class Planner:
         if source.partial:
             return self._plan_from_partial(source, target)
         return self._plan(source, target)
+
+    def plan_cutting(self, source: ShardingSpec, target: ShardingSpec) -> ReshardingPlan:
+        """The cheapest way where specs in between may split by parts of axes."""
+        plan = self.plan(source, target)
+        if source.partial or not plan.steps or len(set(self.sizes)) == 1:
+            return plan
+        start, end = (self.table.graph.states[self.state_index(spec)] for spec in (source, target))
+        cutter = Cutter(self.sizes, self.shape, lambda step: self._cost(step, self.shape).seconds)
+        chain = cutter.cheapest(
+            piece_state(start, self.sizes), piece_state(end, self.sizes), plan.seconds * (1 - _SAVING)
+        )
+        if chain is None:
+            return plan
+        steps = [self._step(step, self.shape) for step in chain]
+        steps[-1] = replace(steps[-1], spec=target)
+        held = [
+            self.shard_bytes(source),
+            *(step.spec.shard_bytes(self.shape, self.itemsize, self.mesh) for step in steps),
+        ]
+        return ReshardingPlan(
+            source=source,
+            target=target,
+            steps=tuple(steps),
+            constraints=tuple(step.spec for step in steps),
+            seconds=sum(step.seconds for step in steps),
+            wire_bytes=sum(step.wire_bytes for step in steps),
+            extra_bytes=max(held) - held[0],
+        )
 
     def row(self, source: ShardingSpec) -> SpecRow:
         """Cheapest ways from `source` to every state."""
@@ -230,19 +261,22 @@ class Planner:
         return tuple(int(size) for size in padded_extents(np.array(self.shape), before, after))
 
     def _step(self, step: Step, extents: tuple[int, ...]) -> ReshardStep:
-        axes = tuple(self._name(piece) for piece in step.pieces)
-        cost = ZERO_COST
-        if step.kind != "slice":
-            nbytes = math.prod(size // parts for size, parts in zip(extents, step.parts)) * self.itemsize
-            cost = collective_law(step.kind, axes, self.mesh).cost(nbytes * self.wire_scale)
+        cost = self._cost(step, extents)
         return ReshardStep(
             kind=step.kind,
-            axes=axes,
+            axes=tuple(self._name(piece) for piece in step.pieces),
             dims=step.dims,
             spec=self._spec(step.state),
             seconds=cost.seconds,
             wire_bytes=cost.wire_bytes,
         )
+
+    def _cost(self, step: Step, extents: tuple[int, ...]) -> Cost:
+        if step.kind == "slice":
+            return ZERO_COST
+        nbytes = math.prod(size // parts for size, parts in zip(extents, step.parts)) * self.itemsize
+        axes = tuple(self._name(piece) for piece in step.pieces)
+        return collective_law(step.kind, axes, self.mesh).cost(nbytes * self.wire_scale)
 
     def _spec(self, state: PieceState) -> ShardingSpec:
         return ShardingSpec.of(*(tuple(self._name(piece) for piece in dim) for dim in state))

@@ -37,6 +37,7 @@ def plan_resharding(
     mesh: MeshModel,
     *,
     wire_scale: float = 1.0,
+    sub_axes: bool = False,
 ) -> ReshardingPlan:
     """The cheapest sequence of exact steps from `source` to `target`.
 
@@ -49,6 +50,8 @@ def plan_resharding(
         itemsize: Bytes of one element.
         mesh: The mesh.
         wire_scale: Bytes on the wire per byte of the tensor (`mesh.wire_scale(dtype)`).
+        sub_axes: Whether constraints may name parts of axes, such as `x:(2)4`. That saves a little on meshes with axes
+            of several sizes, but the constraints have to be written on a mesh with its axes cut (`refined_axes`).
 
     Example:
         >>> mesh = MeshModel.uniform({"x": 4, "y": 2}, bytes_per_s=1.0, latency_s=0.0)
@@ -57,7 +60,7 @@ def plan_resharding(
         >>> [step.kind for step in move.steps], move.wire_bytes
         (['all-to-all', 'all-to-all'], 2560.0)
     """
-    return _planned(source, target, tuple(shape), itemsize, mesh, wire_scale)
+    return _planned(source, target, tuple(shape), itemsize, mesh, wire_scale, sub_axes)
 
 
 @lru_cache(maxsize=1 << 17)
@@ -68,8 +71,10 @@ def _planned(
     itemsize: int,
     mesh: MeshModel,
     wire_scale: float,
+    sub_axes: bool,
 ) -> ReshardingPlan:
-    return planner_of(mesh, shape, itemsize, wire_scale).plan(source, target)
+    planner = planner_of(mesh, shape, itemsize, wire_scale)
+    return planner.plan_cutting(source, target) if sub_axes else planner.plan(source, target)
 
 
 def reshard_table(
@@ -85,7 +90,7 @@ def reshard_table(
     return _tabled(tuple(sources), tuple(targets), tuple(shape), itemsize, mesh, wire_scale)
 
 
-@lru_cache(maxsize=1 << 12)
+@lru_cache(maxsize=512)
 def _tabled(
     sources: tuple[ShardingSpec, ...],
     targets: tuple[ShardingSpec, ...],

@@ -41,11 +41,11 @@ def runs_from(source: State, graph: StepGraph) -> Iterator[Move]:
         for head in _heads(source, before, after, sizes):
             mid = head[-1].state
             for target in targets:
-                yield Move(source, target, (*head, _permute(mid, piece_state(target, sizes), sizes)))
+                yield Move(source, target, (*head, permute_step(mid, piece_state(target, sizes), sizes)))
         if _has_tails(before, after):
             for target in targets:
                 for mid, tail in _tails(target, before, after, sizes):
-                    yield Move(source, target, (_permute(start, mid, sizes), *tail))
+                    yield Move(source, target, (permute_step(start, mid, sizes), *tail))
 
 
 def _heads(source: State, before: Parts, after: Parts, sizes: Sizes) -> list[Chain]:
@@ -88,10 +88,10 @@ def _exchanged(before: Parts, after: Parts) -> tuple[int, int, int] | None:
 
 
 def _slices(source: State, before: Parts, after: Parts, sizes: Sizes) -> Chain:
-    pool = _free(source, sizes)
+    pool = free_pieces(piece_state(source, sizes), sizes)
     state, steps = piece_state(source, sizes), []
     for i, (b, a) in enumerate(zip(before, after)):
-        taken = _take(pool, a // b)
+        taken = take_pieces(pool, a // b)
         if taken:
             counted = piece_parts(state)
             state = _with(state, i, (*state[i], *taken))
@@ -100,9 +100,9 @@ def _slices(source: State, before: Parts, after: Parts, sizes: Sizes) -> Chain:
 
 
 def _gathers(target: State, before: Parts, after: Parts, sizes: Sizes) -> tuple[PieceState, Chain]:
-    pool = _free(target, sizes)
+    pool = free_pieces(piece_state(target, sizes), sizes)
     end = piece_state(target, sizes)
-    taken_of = {i: _take(pool, b // a) for i, (b, a) in enumerate(zip(before, after)) if b > a}
+    taken_of = {i: take_pieces(pool, b // a) for i, (b, a) in enumerate(zip(before, after)) if b > a}
     mid = end
     for i, taken in taken_of.items():
         mid = _with(mid, i, (*end[i], *taken))
@@ -119,7 +119,7 @@ def _exchange(source: State, before: Parts, after: Parts, sizes: Sizes) -> Chain
         return ()
     i, j, factor = exchange
     start = piece_state(source, sizes)
-    cut = _cut_suffix(start[i], factor)
+    cut = suffix_cut(start[i], factor)
     if cut is None:
         return ()
     kept, suffix = cut
@@ -133,7 +133,7 @@ def _exchange_back(target: State, before: Parts, after: Parts, sizes: Sizes) -> 
     if exchange is None:
         return end, ()
     i, j, factor = exchange
-    cut = _cut_suffix(end[j], factor)
+    cut = suffix_cut(end[j], factor)
     if cut is None:
         return end, ()
     kept, suffix = cut
@@ -141,18 +141,24 @@ def _exchange_back(target: State, before: Parts, after: Parts, sizes: Sizes) -> 
     return mid, (Step("all-to-all", suffix, (i, j), end, before),)
 
 
-def _permute(before: PieceState, after: PieceState, sizes: Sizes) -> Step:
+def permute_step(before: PieceState, after: PieceState, sizes: Sizes) -> Step:
+    """The permute between two states of equal parts."""
     dims = tuple(i for i, (a, b) in enumerate(zip(before, after)) if a != b)
     axes = sorted({piece[0] for i in dims for piece in (*before[i], *after[i])})
     return Step("permute", tuple((axis, 1, sizes[axis]) for axis in axes), dims, after, piece_parts(before))
 
 
-def _free(state: State, sizes: Sizes) -> list[Piece]:
-    used = {axis for dim in state for axis in dim}
-    return [(axis, 1, size) for axis, size in enumerate(sizes) if axis not in used]
+def free_pieces(state: PieceState, sizes: Sizes) -> list[Piece]:
+    """What of the axes splits no dimension, major first."""
+    free = []
+    for axis, size in enumerate(sizes):
+        used = sorted((major, part) for dim in state for held, major, part in dim if held == axis)
+        bounds = [1, *(bound for major, part in used for bound in (major, major * part)), size]
+        free += [(axis, low, high // low) for low, high in zip(bounds[::2], bounds[1::2]) if high > low]
+    return free
 
 
-def _take(pool: list[Piece], factor: int) -> tuple[Piece, ...]:
+def take_pieces(pool: list[Piece], factor: int) -> tuple[Piece, ...]:
     """Takes pieces of a product of `factor` out of the pool, minor parts of axes first."""
     taken: list[Piece] = []
     for i, (axis, major, size) in enumerate(pool):
@@ -164,7 +170,7 @@ def _take(pool: list[Piece], factor: int) -> tuple[Piece, ...]:
     return tuple(taken)
 
 
-def _cut_suffix(dim: tuple[Piece, ...], factor: int) -> tuple[tuple[Piece, ...], tuple[Piece, ...]] | None:
+def suffix_cut(dim: tuple[Piece, ...], factor: int) -> tuple[tuple[Piece, ...], tuple[Piece, ...]] | None:
     """Cuts a minor suffix of `factor` parts off, inside an axis if need be; None if no boundary is there."""
     kept, suffix = list(dim), []
     while factor > 1:
@@ -182,10 +188,10 @@ def _cut_suffix(dim: tuple[Piece, ...], factor: int) -> tuple[tuple[Piece, ...],
 
 
 def _with(state: PieceState, i: int, dim: tuple[Piece, ...]) -> PieceState:
-    return (*state[:i], _joined(dim), *state[i + 1 :])
+    return (*state[:i], joined(dim), *state[i + 1 :])
 
 
-def _joined(dim: tuple[Piece, ...]) -> tuple[Piece, ...]:
+def joined(dim: tuple[Piece, ...]) -> tuple[Piece, ...]:
     """Neighbouring parts of one axis, in order, are one part."""
     joined: list[Piece] = []
     for axis, major, size in dim:

@@ -287,7 +287,7 @@ def _reordered(move: Move, order: tuple[int, ...]) -> Move:
     )
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=256)
 def _even_table(mesh: MeshModel, rank: int, tensor_bytes: int, wire_scale: float) -> PathTable:
     names, sizes = split_axes(mesh)
     graph, edges = step_graph(sizes, rank), edges_of(sizes, rank)
@@ -299,7 +299,7 @@ def _even_table(mesh: MeshModel, rank: int, tensor_bytes: int, wire_scale: float
     return PathTable(graph, edges, shard_bytes, move_seconds, move_bytes, canon_of(sizes, (0,) * rank))
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=256)
 def _uneven_table(mesh: MeshModel, shape: tuple[int, ...], itemsize: int, wire_scale: float) -> PathTable:
     names, sizes = split_axes(mesh)
     graph, edges = step_graph(sizes, len(shape)), edges_of(sizes, len(shape))

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from autoshard.costs import MeshModel, ShardingSpec, plan_resharding
+from autoshard.costs import MeshModel, ShardingSpec, plan_resharding, refined_axes, refined_spec
 from autoshard.hlo import collectives, compile_with_log, involuntary_rematerializations
 
 Setting = Literal["plain", "scan", "grad", "inner"]
@@ -54,9 +54,11 @@ class Outcome:
     rematerializations: int
 
 
-def planned_chain(source: ShardingSpec, target: ShardingSpec, shape: tuple[int, ...], mesh: MeshModel) -> Chain:
+def planned_chain(
+    source: ShardingSpec, target: ShardingSpec, shape: tuple[int, ...], mesh: MeshModel, *, sub_axes: bool = False
+) -> Chain:
     """The constraints that a plan for float32 asks for."""
-    return Chain(source, plan_resharding(source, target, shape, 4, mesh).constraints, shape)
+    return Chain(source, plan_resharding(source, target, shape, 4, mesh, sub_axes=sub_axes).constraints, shape)
 
 
 def compile_chains(
@@ -148,4 +150,10 @@ _SETTINGS: dict[Setting, Callable[..., jax.Array]] = {"plain": _plain, "scan": _
 
 
 def _sharding(spec: ShardingSpec, mesh: Mesh, lead: int) -> NamedSharding:
-    return NamedSharding(mesh, PartitionSpec(*(None,) * lead, *(dim or None for dim in spec.dims)))
+    """On the mesh itself, or, if the spec names parts of axes, on the same devices with the axes cut."""
+    sizes = dict(mesh.shape)
+    axes = refined_axes([spec], sizes)
+    if axes != sizes:
+        mesh = Mesh(mesh.devices.reshape(tuple(axes.values())), tuple(axes))
+    dims = refined_spec(spec, axes, sizes).dims
+    return NamedSharding(mesh, PartitionSpec(*(None,) * lead, *(dim or None for dim in dims)))

@@ -10,6 +10,7 @@ from tests.costs.specs import all_specs
 
 NAMES = ("x", "y", "z", "w")
 PAIRS = 60
+ODD_SIZES = ((6, 4), (8, 4, 2), (3, 2, 4), (2, 4, 8, 2))
 SIZES = ((8,), (4, 2), (2, 4), (8, 2), (3, 2), (4, 4), (2, 2, 2), (4, 2, 2), (2, 4, 2), (2, 2, 2, 2), (4, 2, 2, 2))
 
 
@@ -28,3 +29,18 @@ def test_shardy_finds_nothing_cheaper(sizes: tuple[int, ...], rank: int) -> None
         for (source, target), cost in zip(pairs, theirs):
             if cost is not None:
                 assert plan_resharding(source, target, shape, 4, mesh).seconds <= cost.seconds * (1 + 1e-8)
+
+
+@pytest.mark.parametrize("sizes", ODD_SIZES, ids=str)
+def test_shardy_finds_nothing_cheaper_where_axes_are_cut(sizes: tuple[int, ...]) -> None:
+    """With axes of three sizes, or neither of which divides the other, whole axes are not always enough."""
+    pick = random.Random(f"{sizes}")
+    specs = all_specs(NAMES[: len(sizes)], 2)
+    pairs = [(pick.choice(specs), pick.choice(specs)) for _ in range(PAIRS)]
+    mesh = MeshModel.uniform(dict(zip(NAMES, sizes)), bytes_per_s=1.0, latency_s=0.0)
+    theirs = shardy_costs(pairs, (384, 384), 4, mesh)
+    assert sum(cost is not None for cost in theirs) >= PAIRS - 6
+    for (source, target), cost in zip(pairs, theirs):
+        if cost is not None:
+            plan = plan_resharding(source, target, (384, 384), 4, mesh, sub_axes=True)
+            assert plan.seconds <= cost.seconds * (1 + 1e-8)
