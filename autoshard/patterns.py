@@ -29,12 +29,13 @@ def components(path: str) -> tuple[str, ...]:
     return found if "".join(found) == path else (path,)
 
 
-def merge(paths: Sequence[str], labels: Sequence[Hashable]) -> list[tuple[Pattern, list[int]]]:
+def merge(paths: Sequence[str], labels: Sequence[Hashable], *, stars: bool = True) -> list[tuple[Pattern, list[int]]]:
     """Patterns that cover all paths, each once, and only paths of one label.
 
     Args:
         paths: Paths of leaves, all different.
         labels: What has to be equal within a pattern, one per path.
+        stars: Whether ``*`` may be used; only if these are all the paths that a reader can think of.
 
     Returns:
         Each pattern with the positions of its paths, in order of the first one.
@@ -44,6 +45,8 @@ def merge(paths: Sequence[str], labels: Sequence[Hashable]) -> list[tuple[Patter
         [((('p', 'q'), ("['a']",)), [0, 2]), ((('p', 'q'), ("['b']",)), [1, 3])]
     """
     patterns = min((_merged(paths, labels, outermost_first=first) for first in (True, False)), key=len)
+    if not stars:
+        return patterns
     split = [components(path) for path in paths]
     return [(_starred(pattern, members, split), members) for pattern, members in patterns]
 

@@ -109,7 +109,7 @@ def _sections(report: Report, width: int | None) -> list[Section]:
         _functions(report),
         _operations(report, shorten),
         _collectives(report.collectives),
-        _reshardings(report, shorten),
+        _reshardings(report, shorten, width),
         _leaves("Arguments", report.arguments, width),
         _leaves("Results", report.results, width),
     ]
@@ -203,30 +203,44 @@ def _collectives(collectives: Sequence[CollectiveRow]) -> Section:
     return Section("Communication", ("collective", "axes", "purpose", ">runs", ">sent", ">time"), rows)
 
 
-def _reshardings(report: Report, shorten: Callable[[Place], str]) -> Section:
-    total = report.totals.step_seconds
-    rows = tuple(_resharding_cells(row, total, shorten) for row in report.reshardings[:TOP_RESHARDINGS])
-    header = (">share", ">time", ">sent", ">runs", "collective", "of", "for")
+def _reshardings(report: Report, shorten: Callable[[Place], str], width: int | None) -> Section:
+    """One row a move; the paths of arguments get the columns that the other cells leave."""
+    header = (">share", ">time", ">sent", ">runs", "collective", "for", "of")
+    shown = report.reshardings[:TOP_RESHARDINGS]
+    told = [_resharding_cells(row, report.totals.step_seconds, shorten) for row in shown]
+    room = _room(header[:-1], told, width)
+    rows = tuple((*cells, _moved_text(row, shorten, room)) for row, cells in zip(shown, told))
     title = f"Reshardings that cost most{_in_file(report)}"
     return Section(title, header, rows, _left_out(report, report.reshardings[TOP_RESHARDINGS:]))
 
 
+def _room(header: Sequence[str], rows: Sequence[Sequence[str]], width: int | None) -> int | None:
+    """Columns that a table of these cells leaves for one more."""
+    if width is None:
+        return None
+    return width - 2 - sum(2 + max(len(row[k]) for row in (header, *rows)) for k in range(len(header)))
+
+
 def _resharding_cells(row: ReshardingRow, total: float, shorten: Callable[[Place], str]) -> tuple[str, ...]:
-    made = ""
-    if row.made_at is not None and row.made_at != row.needed_at:
-        made = " " + shorten(row.made_at).partition(" ")[0]
     return (
         _share(row.seconds, total), seconds_text(row.seconds), nbytes_text(row.wire_bytes), _count(row.executions),
-        f"{row.kind} {','.join(row.axes)}", row.value + made, shorten(row.needed_at) or "all its users",
+        f"{row.kind} {','.join(row.axes)}", shorten(row.needed_at) or "all users",
     )  # fmt: skip
+
+
+def _moved_text(row: ReshardingRow, shorten: Callable[[Place], str], room: int | None) -> str:
+    if row.made_at is None:
+        return pattern_text(row.arguments, room)
+    if row.made_at == row.needed_at:
+        return row.value
+    return f"{row.value} {shorten(row.made_at).partition(' ')[0]}"
 
 
 def _leaves(title: str, groups: Sequence[LeafGroup], width: int | None) -> Section:
     """One row a group; the paths get the columns that the other cells leave."""
     header = ("path", "type", "sharding", ">per device")
     told = [_leaf_cells(group) for group in groups]
-    others = sum(max(len(cells[k]) for cells in (header[1:], *told)) + 2 for k in range(3))
-    room = None if width is None else width - 2 - others
+    room = _room(header[1:], told, width)
     rows = tuple((pattern_text(group.pattern, room), *cells) for group, cells in zip(groups, told))
     leaves = sum(len(group.paths) for group in groups)
     donated = dict.fromkeys(root for group in groups if group.donated for root in group.pattern[0])

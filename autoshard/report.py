@@ -82,7 +82,8 @@ class ReshardingRow(Model):
     """Collectives of one kind that bring the same values to one line of the program.
 
     Attributes:
-        value: What is moved: an argument's path, or the primitive that makes it.
+        value: What is moved: the path of an argument, or the primitive that makes it.
+        arguments: If arguments are moved, the pattern of their paths; `value` is the first of them. Else empty.
         made_at: Where it is made; None for arguments.
         needed_at: The line that asks for it.
         kind: The collective.
@@ -93,6 +94,7 @@ class ReshardingRow(Model):
     """
 
     value: str
+    arguments: Pattern
     made_at: Place | None
     needed_at: Place
     kind: str
@@ -335,18 +337,29 @@ def _operation_row(costs: Sequence[OpCost], place: Place) -> OperationRow:
 
 
 def _resharding_rows(collectives: Sequence[PlannedCollective]) -> tuple[ReshardingRow, ...]:
-    keyed = []
-    for collective in collectives:
-        value, made_at = _value_of(collective.value)
-        keyed.append(((value, made_at, place_of(collective.source), collective.kind, collective.axes), collective))
+    keyed = [((_value_of(c.value), place_of(c.source), c.kind, c.axes), c) for c in collectives]
     rows = [
         ReshardingRow(
-            value=value, made_at=made_at, needed_at=needed_at, kind=kind, axes=axes, executions=executions,
-            wire_bytes=wire_bytes, seconds=seconds,
+            value=value, arguments=(), made_at=made_at, needed_at=needed_at, kind=kind, axes=axes,
+            executions=executions, wire_bytes=wire_bytes, seconds=seconds,
         )
-        for (value, made_at, needed_at, kind, axes), (executions, wire_bytes, seconds) in _summed(keyed)
+        for ((value, made_at), needed_at, kind, axes), (executions, wire_bytes, seconds) in _summed(keyed)
     ]  # fmt: skip
-    return tuple(sorted(rows, key=lambda row: (-row.seconds, -row.wire_bytes)))
+    values = [row for row in rows if row.made_at is not None]
+    arguments = _grouped(((row.needed_at, row.kind, row.axes), row) for row in rows if row.made_at is None)
+    values += [row for group in arguments for row in _arguments_together(group)]
+    return tuple(sorted(values, key=lambda row: (-row.seconds, -row.wire_bytes)))
+
+
+def _arguments_together(rows: Sequence[ReshardingRow]) -> list[ReshardingRow]:
+    """Moves of arguments that differ in nothing but the argument, told by patterns of paths."""
+    merged = merge([row.value for row in rows], [0] * len(rows), stars=False)
+    together = []
+    for pattern, members in merged:
+        group = [rows[i] for i in members]
+        sums = {name: sum(getattr(row, name) for row in group) for name in ("executions", "wire_bytes", "seconds")}
+        together.append(group[0].model_copy(update={"arguments": pattern, **sums}))
+    return together
 
 
 def _collective_rows(collectives: Sequence[PlannedCollective]) -> tuple[CollectiveRow, ...]:

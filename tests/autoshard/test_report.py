@@ -11,6 +11,7 @@ import pytest
 
 from autoshard import Plan, autoshard
 from autoshard.costs import MeshModel
+from autoshard.patterns import pattern_text
 from autoshard.plan import PLAN_VERSION, Leaf, OpCost, PlannedCollective, Route, SolverSummary, Totals
 from autoshard.render import render_html, render_text, seconds_text
 from autoshard.report import Report, build_report, place_of
@@ -183,12 +184,20 @@ def test_equal_operations_of_a_line_are_one_row(told: Plan) -> None:
 
 
 def test_a_move_says_what_and_for_whom(told: Plan) -> None:
-    argument, value, update = build_report(told).reshardings
-    assert (argument.value, argument.made_at) == ("state['params']['layers'][0].w", None)
+    value, argument, update = build_report(told).reshardings
+    assert (pattern_text(argument.arguments), argument.made_at) == ("state['params']['layers'][0].w", None)
     assert value.made_at is not None
     assert (value.value, value.made_at.function, value.needed_at.function) == ("tanh", "loss", "block")
     assert close(value.wire_bytes, 3 * 12 * KIB) and close(value.seconds, 3 * 4 * US)
     assert update.made_at == update.needed_at == place_of(f"{STEP}:7 (train_step)")
+
+
+def test_moves_of_arguments_that_differ_in_nothing_else_are_one_row(told: Plan) -> None:
+    first, *others = told.collectives
+    again = first.model_copy(update={"value": "state['params']['layers'][1].w", "wire_bytes": 20.0 * KIB})
+    row = build_report(told.model_copy(update={"collectives": (first, again, *others)})).reshardings[0]
+    assert (pattern_text(row.arguments), row.executions) == ("state['params']['layers'][0-1].w", 6)
+    assert close(row.wire_bytes, 3 * (12 + 20) * KIB)
 
 
 def test_results_are_told_as_the_argument_they_are_fed_back_to(told: Plan) -> None:
