@@ -71,13 +71,26 @@ def make_plan(program: Program, options: PlanningOptions) -> Plan:
         )
     lowered = _lower(program, graph, options, 1 - MEMORY_HEADROOM)
     built = time.monotonic()
-    solution = solve(lowered.problem, time_limit_s=options.time_limit_s, on_progress=options.on_progress)
+    solution = _solve(lowered, options)
     if solution.status is Status.INFEASIBLE and options.budget_bytes is not None:
         lowered = _lower(program, graph, options, 1.0)
-        solution = solve(lowered.problem, time_limit_s=options.time_limit_s, on_progress=options.on_progress)
+        solution = _solve(lowered, options)
     if not solution.choice:
         solution = _without_solution(solution, lowered, options)
     return assemble(program, graph, lowered, solution, options, {"build": built - begin, **solution.seconds}, unruled)
+
+
+TARGET_GAP = 1e-3
+"""A plan this near the bound is good enough: the cost model is not more exact."""
+
+
+def _solve(lowered: Lowered, options: PlanningOptions) -> Solution:
+    return solve(
+        lowered.problem,
+        time_limit_s=options.time_limit_s,
+        target_gap=TARGET_GAP,
+        on_progress=options.on_progress,
+    )
 
 
 MEMORY_HEADROOM = 0.1

@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from .backend import Backend, Verdict, run_backend
-from .bounding import Bracket, bracket, near, rule_out
+from .bounding import RELATIVE_GAP, Bracket, bracket, near, rule_out
 from .dual import Dual
 from .graph import Graph, Infeasible, build_graph, drop_slack_rows
 from .ilp import build_model
+from .lagrange import Priced, search_prices
 from .problem import Problem
 from .simplify import simplify
 from .solution import Progress, Solution, Status, check_solution
@@ -20,6 +21,7 @@ BRACKET_SHARE = 0.8  # of the time limit, for bounds and heuristics; the rest is
 FIRST_SLACK = 1024  # the first part holds what is within this fraction of the gap
 DIVE_ENTRIES = 60_000  # edge entries of a part that the integer program is given
 DIVE_SHARE = 0.15  # of the time limit, for each exact solution of a promising part
+PRICES_SHARE = 0.65  # of the time limit, until the search for the price of memory ends
 RELAXED_SHARE = 0.3  # of the time limit, for solving without the memory limit first
 PATIENCE = (1e-4, 1e-5, 1e-6, 1e-7)  # relative gain of the bound at which each round of bracketing stops
 
@@ -30,6 +32,7 @@ def solve(
     time_limit_s: float = 60.0,
     work_limit: float | None = None,
     incumbent: Sequence[int] | None = None,
+    target_gap: float = 0.0,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Solution:
     """Choose one strategy per node at least cost.
@@ -39,6 +42,7 @@ def solve(
         time_limit_s: Wall seconds, from this call on; what is best known then is returned.
         work_limit: Limits work instead of time, so that the answer is the same on any machine and run.
         incumbent: A choice to start from; it only has to fit the problem.
+        target_gap: Relative distance of cost and bound at which a choice is good enough to stop.
         on_progress: Called with what is known whenever that changes.
 
     Returns:
@@ -54,16 +58,23 @@ def solve(
         >>> solve(problem).choice
         (0, 0)
     """
-    return _Solve(problem, time_limit_s, on_progress).run(incumbent)
+    return _Solve(problem, time_limit_s, target_gap, on_progress).run(incumbent)
 
 
 class _Solve:
     """One call of `solve`; keeps what is best known while it works."""
 
-    def __init__(self, problem: Problem, time_limit_s: float, on_progress: Callable[[Progress], None] | None) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        time_limit_s: float,
+        target_gap: float,
+        on_progress: Callable[[Progress], None] | None,
+    ) -> None:
         self.problem = problem
         self.begin = time.monotonic()
         self.limit_s = time_limit_s
+        self.target_gap = target_gap
         self.on_progress = on_progress
         self.seconds: dict[str, float] = {}
         self.mark = self.begin
@@ -95,6 +106,11 @@ class _Solve:
     def _work(self) -> Status:
         if self.problem.budget is not None and self._fits_without_limit():
             return Status.OPTIMAL
+        if self._gap() <= RELATIVE_GAP:
+            return Status.OPTIMAL
+        if self._gap() <= self.target_gap:
+            self.message = "within the target gap"
+            return Status.FEASIBLE
         graph = build_graph(self.problem)
         drop_slack_rows(graph)
         simplify(graph)
@@ -112,14 +128,39 @@ class _Solve:
     def _fits_without_limit(self) -> bool:
         """Solve without memory, which is far easier; whether the solution is proven best and fits the budget anyway."""
         free = replace(self.problem, usages=(), edge_usages=(), budget=None)
-        relaxed = _Solve(free, RELAXED_SHARE * self.limit_s, None)
+        relaxed = _Solve(free, RELAXED_SHARE * self.limit_s, 0.0, None)
         status = relaxed._work()
         self.seconds.update({f"{name}, no limit": s for name, s in relaxed.seconds.items()})
         self.mark = time.monotonic()
         self.bound = relaxed.cost if status is Status.OPTIMAL else relaxed.bound
-        if relaxed.best:
-            self._offer(relaxed.best)
-        return bool(self.best) and status is Status.OPTIMAL
+        if not relaxed.best:
+            return False
+        self._offer(relaxed.best)
+        if self.best:
+            return status is Status.OPTIMAL
+        self._search_prices(relaxed)
+        return False
+
+    def _search_prices(self, relaxed: "_Solve") -> None:
+        """Price memory until the budget is kept, with one easy solve a price."""
+
+        def solve_free(priced: Problem) -> Priced:
+            left = self.begin + PRICES_SHARE * self.limit_s - time.monotonic()
+            inner = _Solve(priced, max(left, 0.1), 0.0, None)
+            inner._work()
+            if self.on_progress is not None:
+                elapsed = time.monotonic() - self.begin
+                self.on_progress(Progress(phase="prices", seconds=elapsed, cost=self.cost, bound=self.bound))
+            return Priced(inner.best, inner.bound)
+
+        stop = self.begin + PRICES_SHARE * self.limit_s
+        bound = search_prices(self.problem, relaxed.best, relaxed.cost, solve_free, self._offer, stop)
+        self.bound = max(self.bound, bound)
+        self._phase("prices")
+
+    def _gap(self) -> float:
+        """Relative distance of the best choice to the bound; infinite without a choice."""
+        return (self.cost - self.bound) / max(abs(self.cost), 1e-300) if self.best else math.inf
 
     def _close_in(self, graph: Graph) -> bool:
         """Bracket, solve ever larger parts near the bound, rule out, again; whether the best is proven best."""
