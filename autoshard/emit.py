@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 import jax.extend.source_info_util as source_info_util
+from jax.core import ShapedArray
 from jax.extend import core
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
@@ -328,7 +329,7 @@ def _bind(eqn: core.JaxprEqn, arrays: Sequence[Any], params: Mapping[str, Any]) 
 
 def _retrace(body: Callable[..., list[Any]], operands: Sequence[Any]) -> core.ClosedJaxpr:
     """The jaxpr of a rebuilt region body, weak types kept."""
-    avals = [x if isinstance(x, jax.core.ShapedArray) else jax.typeof(x) for x in operands]
+    avals = [x if isinstance(x, ShapedArray) else jax.typeof(x) for x in operands]
     shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in avals]
     return jax.make_jaxpr(body)(*shapes)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import jax
 from jax.sharding import AbstractMesh, Mesh
 
 from autoshard.costs import PRESET_NAMES, MeshModel
@@ -56,7 +55,7 @@ def mesh_model(mesh: Mesh | AbstractMesh, hardware: str | MeshModel | None) -> M
 def _preset_of(mesh: Mesh | AbstractMesh) -> str:
     if isinstance(mesh, AbstractMesh):
         raise OptionError("an AbstractMesh has no devices to tell the hardware: pass hardware=, such as 'tpu-v5e'")
-    device: jax.Device = mesh.devices.flat[0]
+    device = mesh.devices.flat[0]
     if device.platform == "cpu":
         return DEVICE_KINDS["cpu"]
     if device.device_kind not in DEVICE_KINDS:

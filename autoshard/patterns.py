@@ -118,6 +118,7 @@ def pattern_text(pattern: Pattern, width: int | None = None) -> str:
     >>> pattern_text((("params",), ("['a']", "['b']", "['c']", "['d']")), width=21)
     "params['a'|'b'|+2]"
     """
+    text = ""
     for most in range(_MOST_ALTERNATIVES, 0, -1):
         text = "".join(_alternatives_text(alternatives, most) for alternatives in pattern)
         if width is None or len(text) <= width:

@@ -36,6 +36,10 @@ class Model(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(frozen=True, strict=True, extra="forbid")
 
 
+Role = Literal["reduction", "resharding"]
+"""Why a collective runs: it ends partial sums, or it moves a value between shardings."""
+
+
 class PlannedCollective(Model):
     """One collective that the plan runs.
 
@@ -47,7 +51,7 @@ class PlannedCollective(Model):
         trips: Executions per call.
         value: Name of the value that is moved or reduced.
         source: The user's file and line.
-        role: ``reduction`` (the end of partial sums) or ``resharding``.
+        role: Why it runs.
     """
 
     kind: str
@@ -57,7 +61,7 @@ class PlannedCollective(Model):
     trips: float
     value: str
     source: str
-    role: Literal["reduction", "resharding"]
+    role: Role
 
 
 class Route(Model):

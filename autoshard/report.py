@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from autoshard.costs import ShardingSpec
 from autoshard.lower import PLACEMENT_WEIGHT
 from autoshard.patterns import Pattern, components, merge
-from autoshard.plan import Leaf, Model, OpCost, Plan, PlannedCollective, SolverSummary, SpecDims, Totals
+from autoshard.plan import Leaf, Model, OpCost, Plan, PlannedCollective, Role, SolverSummary, SpecDims, Totals
 
 BASELINES = {
     "replicated": "everything on every device",
@@ -118,7 +118,7 @@ class CollectiveRow(Model):
 
     kind: str
     axes: tuple[str, ...]
-    role: Literal["reduction", "resharding"]
+    role: Role
     executions: float
     wire_bytes: float
     seconds: float
@@ -363,7 +363,9 @@ def _arguments_together(rows: Sequence[ReshardingRow]) -> list[ReshardingRow]:
 
 
 def _collective_rows(collectives: Sequence[PlannedCollective]) -> tuple[CollectiveRow, ...]:
-    keyed = [((c.kind, c.axes, c.role), c) for c in collectives]
+    keyed: list[tuple[tuple[str, tuple[str, ...], Role], PlannedCollective]] = [
+        ((c.kind, c.axes, c.role), c) for c in collectives
+    ]
     rows = [
         CollectiveRow(kind=kind, axes=axes, role=role, executions=executions, wire_bytes=wire_bytes, seconds=seconds)
         for (kind, axes, role), (executions, wire_bytes, seconds) in _summed(keyed)

@@ -62,7 +62,7 @@ def trace(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     *,
-    signature_names: Sequence[str] = (),
+    signature_names: tuple[str, ...] = (),
     jit_options: Mapping[str, Any] | None = None,
 ) -> Program:
     """Trace a function on abstract arguments.
@@ -99,13 +99,13 @@ def trace(
     )
 
 
-def _argument_name(path: Sequence[Any], signature_names: Sequence[str]) -> str:
+def _argument_name(path: Sequence[Any], signature_names: tuple[str, ...]) -> str:
     """``params['w'][0]`` for the leaf of a positional argument, ``key`` for a keyword argument."""
     kind, which, *rest = path
     if kind.idx == 1:
         return str(which.key) + jax.tree_util.keystr(tuple(rest))
     position = which.idx
-    name = signature_names[position] if position < len(signature_names) else f"args[{position}]"
+    name: str = signature_names[position] if position < len(signature_names) else f"args[{position}]"
     return name + jax.tree_util.keystr(tuple(rest))
 
 

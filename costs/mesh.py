@@ -233,7 +233,7 @@ class MeshModel(Frozen):
         # model_copy(update=...) starts from a copy: it must not bring along what was remembered of the old axes.
         copied = super().__copy__()
         for name in ("axis_names", "sizes", "num_devices", "_hash"):
-            copied.__dict__.pop(name, None)
+            vars(copied).pop(name, None)
         return copied
 
     @cached_property

@@ -72,10 +72,9 @@ def _sweep_until_stalled(
     for _ in range(LOOKS):
         before = known.bound
         for _ in range(SWEEPS_PER_LOOK):
-            bound = dual.sweep()
+            known.bound = max(known.bound, dual.sweep())
             if time.monotonic() > stop:
                 break
-        known.bound = max(known.bound, bound)
         _look(graph, dual, known)
         tell(known.cost, known.bound)
         gain = known.bound - before
@@ -109,8 +108,7 @@ def _price_memory(
         target = known.cost if np.isfinite(known.cost) else known.bound + 0.05 * abs(known.bound)
         prices = np.maximum(0.0, prices + pace * (target - best[0]) / norm * slope)
         dual.price(prices)
-        for _ in range(3):
-            bound = dual.sweep()
+        bound = max(dual.sweep() for _ in range(3))
         if bound > best[0]:
             best, unimproved = (bound, prices), 0
         else:

@@ -53,7 +53,7 @@ class TestRefusals:
             autoshard(product, (4, 2))  # type: ignore[arg-type]
 
     def test_no_mesh(self) -> None:
-        with pytest.raises(InputError, match="has no mesh: pass mesh=, or call the function inside jax.set_mesh"):
+        with pytest.raises(InputError, match=r"has no mesh: pass mesh=, or call the function inside jax\.set_mesh"):
             autoshard(product)(W, X)
 
     def test_abstract_mesh_without_hardware(self) -> None:

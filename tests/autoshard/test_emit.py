@@ -25,7 +25,7 @@ def mesh_of(sizes: dict[str, int]) -> Mesh:
 
 
 def bytes_model(sizes: dict[str, int]) -> MeshModel:
-    """Slow links without latency, so that even small programs are split; bytes on the wire as the CPU backend has them."""
+    """Slow links without latency, so that even small programs are split; bytes on the wire as the CPU has them."""
     model = MeshModel.uniform(sizes, bytes_per_s=1e9, latency_s=0.0)
     return model.model_copy(update={"device": model.device.model_copy(update={"platform": "cpu"})})
 
