@@ -16,6 +16,8 @@ from .simplify import simplify
 from .solution import Progress, Solution, Status, check_solution
 
 SMALL_CORE = 2_000  # edge entries up to which the integer program is the quickest way
+DIRECT_CORE = 120_000  # edge entries up to which the integer program with memory rows is tried first
+DIRECT_SHARE = 0.15  # of the time limit, for that
 LARGE_CORE = 150_000  # edge entries from which the integer program is not worth its time
 BRACKET_SHARE = 0.8  # of the time limit, for bounds and heuristics; the rest is the integer program's
 FIRST_SLACK = 1024  # the first part holds what is within this fraction of the gap
@@ -104,18 +106,23 @@ class _Solve:
         )  # fmt: skip
 
     def _work(self) -> Status:
-        if self.problem.budget is not None and self._fits_without_limit():
+        relaxed = self._without_limit() if self.problem.budget is not None else None
+        if relaxed is not None and self._gap() <= RELATIVE_GAP:
             return Status.OPTIMAL
-        if self._gap() <= RELATIVE_GAP:
-            return Status.OPTIMAL
-        if self._gap() <= self.target_gap:
-            self.message = "within the target gap"
-            return Status.FEASIBLE
         graph = build_graph(self.problem)
         drop_slack_rows(graph)
         simplify(graph)
         drop_slack_rows(graph)
         self._phase("reduce")
+        if len(graph.room) and _entries(graph) <= DIRECT_CORE:
+            status = self._integer_program(graph, DIRECT_SHARE * self.limit_s)
+            if status is Status.OPTIMAL:
+                return status
+        if relaxed is not None and not self.best:
+            self._search_prices(relaxed)
+        if self._gap() <= self.target_gap:
+            self.message = "within the target gap"
+            return Status.FEASIBLE
         if _entries(graph) > SMALL_CORE or len(graph.room):
             if self._close_in(graph):
                 return Status.OPTIMAL
@@ -123,10 +130,13 @@ class _Solve:
             self._offer(graph.recover({}))
             self._raise_bound(graph, graph.constant)
             return Status.OPTIMAL
-        return self._integer_program(graph)
+        if _entries(graph) > LARGE_CORE:
+            self.message = "time was up before optimality was proven"
+            return Status.FEASIBLE
+        return self._integer_program(graph, self.limit_s)
 
-    def _fits_without_limit(self) -> bool:
-        """Solve without memory, which is far easier; whether the solution is proven best and fits the budget anyway."""
+    def _without_limit(self) -> "_Solve | None":
+        """Solve without memory, which is far easier: a bound, and the answer if it fits; None if nothing was found."""
         free = replace(self.problem, usages=(), edge_usages=(), budget=None)
         relaxed = _Solve(free, RELAXED_SHARE * self.limit_s, 0.0, None)
         status = relaxed._work()
@@ -134,12 +144,9 @@ class _Solve:
         self.mark = time.monotonic()
         self.bound = relaxed.cost if status is Status.OPTIMAL else relaxed.bound
         if not relaxed.best:
-            return False
+            return None
         self._offer(relaxed.best)
-        if self.best:
-            return status is Status.OPTIMAL
-        self._search_prices(relaxed)
-        return False
+        return relaxed
 
     def _search_prices(self, relaxed: "_Solve") -> None:
         """Price memory until the budget is kept, with one easy solve a price."""
@@ -230,9 +237,9 @@ class _Solve:
         if known.choice is not None:
             self._offer(graph.recover(known.choice))
 
-    def _integer_program(self, graph: Graph) -> Status:
-        left = self.limit_s - (time.monotonic() - self.begin)
-        if _entries(graph) > LARGE_CORE or left <= 0:
+    def _integer_program(self, graph: Graph, seconds: float) -> Status:
+        left = min(seconds, self.limit_s - (time.monotonic() - self.begin))
+        if left <= 0:
             self.message = "time was up before optimality was proven"
             return Status.FEASIBLE
         model, layout, scale = build_model(graph)
