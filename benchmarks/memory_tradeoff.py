@@ -8,14 +8,17 @@ file. Nothing is run: the numbers are the cost model's.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 HERE = Path(__file__).parent
+os.environ.setdefault("JAX_PLATFORMS", "cpu")  # as the example does, before jax is imported
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 sys.path.insert(0, str(HERE.parent / "examples"))
 
-import jax  # noqa: E402  (the example sets the platform first)
+import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 import train_gpt  # noqa: E402
 
