@@ -34,18 +34,9 @@ TABLES = (
 def main() -> None:
     """Prints one line per measurement."""
     _repeated_calls()
-    for sizes in (
-        {"x": 2, "y": 2, "z": 2, "w": 2},
-        {"x": 16, "y": 8, "z": 4, "w": 2},
-        {"x": 8, "y": 4, "z": 8, "w": 4},
-    ):
+    for sizes in LARGE_MESHES:
         _new_pairs(sizes)
-    for sizes, rank in (
-        ({"x": 16, "y": 16}, 4),
-        ({"x": 4, "y": 2}, 4),
-        ({"x": 2, "y": 2, "z": 2}, 5),
-        ({"x": 8, "y": 4, "z": 2}, 4),
-    ):
+    for sizes, rank in TABLES:
         _tables(sizes, rank)
 
 

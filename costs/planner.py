@@ -13,12 +13,14 @@ from numpy.typing import NDArray
 
 from .cost import ZERO_COST, Cost
 from .cutting import Cutter
+from .edges import Array
 from .laws import collective_law
 from .links import CollectiveKind
 from .mesh import MeshModel
-from .search import Array, PathTable, padded_extents, path_table, piece_name, split_axes
+from .search import PathTable
 from .spec import ShardingSpec
 from .steps import Move, Piece, PieceState, State, Step, StepKind, parts_of, piece_state
+from .tables import padded_extents, path_table, piece_name, split_axes
 
 _SAVING = 1e-8  # a way that saves less than this part of the time is the same, up to rounding
 

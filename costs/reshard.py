@@ -8,9 +8,9 @@ from functools import lru_cache
 
 import numpy as np
 
+from .edges import Array
 from .mesh import MeshModel
 from .planner import Planner, ReshardingPlan, planner_of
-from .search import Array
 from .spec import ShardingSpec
 
 
