@@ -33,7 +33,7 @@ PLAN_VERSION = 1
 class Model(pydantic.BaseModel):
     """Frozen, strict, and closed: an unknown field is an error with its path."""
 
-    model_config = pydantic.ConfigDict(frozen=True, strict=True, extra="forbid")
+    model_config = pydantic.ConfigDict(frozen=True, strict=True, extra="forbid", ser_json_inf_nan="constants")
 
 
 Role = Literal["reduction", "resharding"]

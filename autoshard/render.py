@@ -99,7 +99,9 @@ def _memory_line(report: Report) -> str:
     told = f"peak memory {nbytes_text(peak)} per device, {held} of it arguments"
     if report.memory_budget_bytes is None:
         return f"{told}; no budget"
-    return f"{told}; budget {nbytes_text(report.memory_budget_bytes)} ({peak / report.memory_budget_bytes:.1%} used)"
+    share = peak / report.memory_budget_bytes
+    used = f"{share:.1%} used" if share <= 1 else "exceeded"
+    return f"{told}; budget {nbytes_text(report.memory_budget_bytes)} ({used})"
 
 
 def _sections(report: Report, width: int | None) -> list[Section]:

@@ -3,6 +3,7 @@
 import html.parser
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -233,6 +234,18 @@ def test_a_fallback_is_called_one(told: Plan) -> None:
     solver = told.solver.model_copy(update={"status": "replicated", "message": "no plan (out of time)"})
     text = str(build_report(told.model_copy(update={"solver": solver})))
     assert "fallback: no plan (out of time)" in text and ", bound " not in text
+
+
+def test_a_fallback_without_a_bound_comes_back_from_json(tmp_path: Path) -> None:
+    shapes = (array(BATCH, WIDTH), array(WIDTH, WIDTH))
+    fallback = plan_of(lambda x, w: x @ w, *shapes, memory_budget=64, on_failure="replicate")
+    assert fallback.solver.status == "replicated" and math.isinf(fallback.solver.gap)
+    fallback.save(tmp_path / "plan.json")
+    assert Plan.load(tmp_path / "plan.json").model_dump() == fallback.model_dump()
+    report = build_report(fallback)
+    assert Report.model_validate_json(report.model_dump_json()) == report
+    assert f"fallback: {fallback.solver.message}"[:50] in str(report)
+    assert "budget 64 B (exceeded)" in str(report)
 
 
 class Tags(html.parser.HTMLParser):
