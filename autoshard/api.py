@@ -7,25 +7,36 @@ import inspect
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
 import jax
-from jax.sharding import AbstractMesh, Mesh
+from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
 from autoshard.arguments import Options, flat_fixed, parse_bytes
 from autoshard.costs import MeshModel
 from autoshard.emit import emit
-from autoshard.errors import InputError, PlanMismatchError
+from autoshard.errors import InputError, PlanMismatchError, raise_all
 from autoshard.hardware import mesh_model
-from autoshard.plan import Binding, Plan
+from autoshard.plan import Binding, Leaf, Plan, spec_of
 from autoshard.planner import PlanningOptions, fed_back, fingerprint, make_plan, price_baselines
 from autoshard.progress import show_progress
-from autoshard.shardings import abstract_twin, has_explicit_axes, planning_mesh
+from autoshard.shardings import Fixed, abstract_twin, has_explicit_axes, planning_mesh
+from autoshard.tables import nbytes_text
 from autoshard.trace import Program, abstract, trace
 
 logger = logging.getLogger("autoshard")
+
+TRACING_SETTINGS = (
+    "jax_enable_x64",
+    "jax_default_matmul_precision",
+    "jax_numpy_dtype_promotion",
+    "jax_default_prng_impl",
+    "jax_threefry_partitionable",
+    "jax_debug_nans",
+)
+"""Settings of JAX under which a function traces to something else: a plan is made for their values."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -113,7 +124,8 @@ def autoshard(
         time_limit_s: Time for the solver; when it runs out the best plan so far is taken.
         on_failure: ``"raise"``, or ``"replicate"`` to run unsharded when no plan is found.
         strict: Raise for primitives without a sharding rule rather than run them replicated.
-        plan: A plan made before, or the path of a saved one.
+        plan: A plan made before, or the path of a saved one. It is refused if it is for another program or mesh, or
+            contradicts ``in_shardings``, ``out_shardings`` or ``memory_budget``.
 
     Returns:
         A callable with the signature of ``fn`` and the methods of `Autosharded`.
@@ -200,6 +212,9 @@ class Autosharded(Generic[P, R]):
         """As a method: bound to its instance, which is the first argument."""
         return self if instance is None else functools.partial(self, instance)
 
+    def __repr__(self) -> str:
+        return f"autoshard({self.__name__}, {self.mesh})"
+
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
         """The plan for these arguments: arrays or `jax.ShapeDtypeStruct`; nothing is run."""
         return self._planned(args, kwargs)[0].plan
@@ -222,16 +237,14 @@ class Autosharded(Generic[P, R]):
 
     def _call_slowly(self, args: Any, kwargs: Any) -> Any:
         planned, dynamic = self._planned(args, kwargs)
-        if not kwargs and len(dynamic) == len(args):
+        if self.mesh is not None and not kwargs and len(dynamic) == len(args):
             self._last = planned.run
         try:
             return planned.run(*dynamic)
         except ValueError as error:
             if not _is_misplaced(error):
                 raise
-        args_shardings, kwargs_shardings = planned.plan.shardings_on(self._mesh())[0]
-        wanted = (*args_shardings, kwargs_shardings) if kwargs_shardings else args_shardings
-        return planned.run(*jax.device_put(dynamic, wanted))
+        return planned.run(*jax.device_put(dynamic, _dynamic_shardings(planned.plan, self._mesh())))
 
     def _mesh(self) -> Mesh | AbstractMesh:
         if self.mesh is not None:
@@ -244,7 +257,7 @@ class Autosharded(Generic[P, R]):
     def _planned(self, args: Any, kwargs: Any) -> tuple[_Planned, tuple[Any, ...]]:
         call = self._signature.call(args, kwargs, self._options)
         mesh = self._mesh()
-        key = (mesh, call.static, _abstract_key(call.dynamic))
+        key = (mesh, call.static, _abstract_key(call.dynamic), _config_key())
         with self._lock:
             if key not in self._plans:
                 self._plans[key] = self._make(call, mesh)
@@ -316,7 +329,27 @@ class Autosharded(Generic[P, R]):
         expected = fingerprint(program, planning.mesh)
         if plan.fingerprint != expected:
             raise PlanMismatchError(_what_differs(plan, program, planning))
+        contradictions = [
+            *_other_shardings(plan.arguments, planning.fixed_arguments, "in_shardings"),
+            *_other_shardings(plan.results, planning.fixed_outputs, "out_shardings"),
+        ]
+        budget = self._options.memory_budget
+        if budget is not None and plan.predicted.peak_memory_bytes > budget:
+            needed = nbytes_text(plan.predicted.peak_memory_bytes)
+            contradictions.append(f"memory_budget: {nbytes_text(budget)} is asked for, the plan needs {needed}")
+        raise_all(
+            PlanMismatchError, f"the plan of {plan.function!r} contradicts the options: plan again", contradictions
+        )
         return plan.model_copy()
+
+
+def _other_shardings(leaves: Sequence[Leaf], fixed: Mapping[int, Fixed], what: str) -> list[str]:
+    """Leaves that a plan shards otherwise than the caller fixed."""
+    return [
+        f"{what}: {leaves[number].name} is planned as {spec_of(leaves[number].spec)}"
+        for number, dims in fixed.items()
+        if any(want is not None and want != have for want, have in zip(dims, leaves[number].spec))
+    ]
 
 
 def _what_differs(plan: Plan, program: Program, planning: PlanningOptions) -> str:
@@ -338,24 +371,37 @@ def _jitted(plan: Plan, program: Program, mesh: Mesh | AbstractMesh, dynamic: tu
     inner = planning_mesh(mesh)
     flat = emit(plan, program.jaxpr, inner)
     expected = _abstract_key(dynamic)
-    (args, kwargs), out_shardings = plan.shardings_on(mesh)
-    shardings = (*args, kwargs) if kwargs else args
+    out_shardings = plan.shardings_on(mesh)[1]
+    configuration = _config_key()
 
     def on_tree(*arguments: Any) -> Any:
         return jax.tree.unflatten(out_tree, flat(*jax.tree.leaves(arguments)))
 
     body: Callable[..., Any] = on_tree
     if has_explicit_axes(mesh):
-        body = jax.sharding.auto_axes(on_tree, axes=mesh.axis_names, out_sharding=out_shardings)
+        outs = out_shardings if out_tree.num_leaves else PartitionSpec()
+        body = jax.sharding.auto_axes(on_tree, axes=mesh.axis_names, out_sharding=outs)
 
     def checked(*arguments: Any) -> Any:
-        if _abstract_key(arguments) != expected:
+        if _abstract_key(arguments) != expected or _config_key() != configuration:
             raise _NewSignature
         return body(*arguments)
 
     functools.update_wrapper(checked, flat)
     donated = _donated_positions(plan, dynamic)
+    shardings = _dynamic_shardings(plan, mesh)
     return jax.jit(checked, in_shardings=shardings, out_shardings=out_shardings, donate_argnums=donated)
+
+
+def _dynamic_shardings(plan: Plan, mesh: Mesh | AbstractMesh) -> tuple[Any, ...]:
+    """Shardings of the dynamic arguments: positions, then keywords in alphabetical order."""
+    args, kwargs = plan.shardings_on(mesh)[0]
+    return (*args, *(kwargs[name] for name in sorted(kwargs)))
+
+
+def _config_key() -> tuple[Any, ...]:
+    """The settings of JAX that change what a function traces to."""
+    return tuple(getattr(jax.config, name) for name in TRACING_SETTINGS)
 
 
 def _donated_positions(plan: Plan, dynamic: tuple[Any, ...]) -> tuple[int, ...]:
@@ -410,16 +456,15 @@ class _Call:
 
     @property
     def dynamic(self) -> tuple[Any, ...]:
-        """What the jitted function is called with: the arrays' positions, then the keywords' dict if there is one."""
+        """What the jitted function is called with: positions, then keywords in alphabetical order."""
         args = tuple(a for i, a in enumerate(self.args) if i not in self.static_numbers)
-        kwargs = {k: v for k, v in self.kwargs.items() if k not in self.static_names}
-        return (*args, kwargs) if kwargs else args
+        return (*args, *(self.kwargs[k] for k in sorted(self.kwargs) if k not in self.static_names))
 
     @property
     def static(self) -> tuple[Any, ...]:
         """The static arguments, as part of a dictionary's key."""
-        numbers = tuple((i, self.args[i]) for i in sorted(self.static_numbers))
-        return numbers + tuple((k, self.kwargs[k]) for k in sorted(self.static_names))
+        numbers = tuple((i, type(self.args[i]), self.args[i]) for i in sorted(self.static_numbers))
+        return numbers + tuple((k, type(self.kwargs[k]), self.kwargs[k]) for k in sorted(self.static_names))
 
     @property
     def abstract_args(self) -> tuple[Any, ...]:
@@ -445,7 +490,7 @@ class _Signature:
             bound = self.parameters.bind(*args, **kwargs)
             args, kwargs = bound.args, bound.kwargs
         numbers = self.static_positions(options)
-        named = frozenset(options.static_argnames)
+        named = frozenset(self._static_names(options))
         return _Call(tuple(args), dict(kwargs), numbers & frozenset(range(len(args))), named & frozenset(kwargs))
 
     def jit_options(self, options: Options) -> dict[str, Any]:
@@ -454,10 +499,15 @@ class _Signature:
         donated |= {self.names.index(n) for n in options.donate_argnames if n in self.names}
         return {
             "static_argnums": tuple(sorted(self.static_positions(options))),
-            "static_argnames": tuple(n for n in options.static_argnames if n not in self.names),
+            "static_argnames": self._static_names(options),
             "donate_argnums": tuple(sorted(donated)),
             "donate_argnames": tuple(n for n in options.donate_argnames if n not in self.names),
         }
+
+    def _static_names(self, options: Options) -> tuple[str, ...]:
+        """Names of static arguments, numbered ones included: a call may give those by name."""
+        numbered = [self.names[i] for i in sorted(self.static_positions(options)) if i < len(self.names)]
+        return tuple(dict.fromkeys((*numbered, *options.static_argnames)))
 
     def static_positions(self, options: Options) -> frozenset[int]:
         """Positions of static arguments, named ones included."""

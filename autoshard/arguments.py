@@ -35,7 +35,7 @@ def parse_bytes(amount: float | str) -> float:
         if match is None or match[2] not in _UNITS:
             raise OptionError(f"memory_budget={amount!r} is not an amount of memory; write bytes, or '1.5GiB'")
         return parse_bytes(float(match[1]) * _UNITS[match[2]])
-    if isinstance(amount, bool) or not isinstance(amount, int | float) or not 0 < amount < float("inf"):
+    if isinstance(amount, bool) or not isinstance(amount, int | float) or not 1 <= amount < float("inf"):
         raise OptionError(f"memory_budget={amount!r} must be a positive number of bytes per device, or '1.5GiB'")
     return float(amount)
 

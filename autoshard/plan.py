@@ -17,6 +17,7 @@ from autoshard.costs import MeshModel, ShardingSpec
 from autoshard.errors import PlanMismatchError
 from autoshard.graph import ASSUMED_WHILE_TRIPS
 from autoshard.shardings import named_shardings
+from autoshard.tables import nbytes_text
 
 if TYPE_CHECKING:
     from autoshard.verify import Verification
@@ -234,6 +235,18 @@ class Plan(Model):
     notes: tuple[str, ...]
 
     _binding: Binding | None = pydantic.PrivateAttr(default=None)
+
+    def __repr__(self) -> str:
+        peak = nbytes_text(self.predicted.peak_memory_bytes)
+        sent = nbytes_text(self.predicted.wire_bytes)
+        return f"<Plan of {self.function} on {dict(self.mesh.sizes)}: {self.solver.status}, {sent} sent, peak {peak}>"
+
+    def __eq__(self, other: object) -> bool:
+        """Whether two plans say the same; devices, which are not part of a plan, do not matter."""
+        return isinstance(other, Plan) and self.model_dump() == other.model_dump()
+
+    def __hash__(self) -> int:
+        return hash(self.fingerprint)
 
     @property
     def in_shardings(self) -> Any:

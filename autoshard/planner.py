@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from autoshard.costs import MeshModel
 from autoshard.decode import decode
@@ -16,7 +19,10 @@ from autoshard.lower import Lowered, lower
 from autoshard.plan import PLAN_VERSION, Plan, SolverSummary, Totals
 from autoshard.shardings import Fixed
 from autoshard.solver import Progress, Solution, Status, solve
+from autoshard.tables import nbytes_text
 from autoshard.trace import Program, build_graph
+
+logger = logging.getLogger("autoshard")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +81,7 @@ def make_plan(program: Program, options: PlanningOptions) -> Plan:
     if solution.status is Status.INFEASIBLE and options.budget_bytes is not None:
         lowered = _lower(program, graph, options, 1.0)
         solution = _solve(lowered, options)
-    if not solution.choice:
+    if not solution.choice and lowered.problem.costs:
         solution = _without_solution(solution, lowered, options)
     return assemble(program, graph, lowered, solution, options, {"build": built - begin, **solution.seconds}, unruled)
 
@@ -85,6 +91,8 @@ TARGET_GAP = 1e-3
 
 
 def _solve(lowered: Lowered, options: PlanningOptions) -> Solution:
+    if not lowered.problem.costs:
+        return Solution(choice=(), cost=0.0, bound=0.0, status=Status.OPTIMAL, peak_bytes=0.0)
     return solve(
         lowered.problem,
         time_limit_s=options.time_limit_s,
@@ -128,19 +136,44 @@ def _without_solution(solution: Solution, lowered: Lowered, options: PlanningOpt
     """The replicated plan if the caller prefers that to an error."""
     if options.on_failure == "replicate":
         choice = tuple(0 for _ in lowered.problem.costs)
-        message = f"no plan ({solution.message}): everything is replicated"
+        message = f"no plan ({_why_infeasible(lowered, options)}): everything is replicated"
+        logger.warning("%s", message)
         return replace(solution, choice=choice, status=Status.FAILED, message=message)
     if solution.status is Status.INFEASIBLE:
-        budget = f"{options.budget_bytes / 2**30:.3g} GiB per device" if options.budget_bytes else "no limit"
         raise InfeasibleError(
-            f"no plan fits: memory_budget is {budget}. {solution.message}\n"
+            f"no plan fits: {_why_infeasible(lowered, options)}\n"
             "raise memory_budget, use more devices, donate arguments that are fed back, add jax.checkpoint, or free "
             "fixed shardings"
         )
     raise SolverError(
-        f"the solver found no plan in {options.time_limit_s:g} s: {solution.message}; raise time_limit_s or "
-        "memory_budget, or pass on_failure='replicate'"
+        f"no plan was found within time_limit_s={options.time_limit_s:g}: {_why_infeasible(lowered, options)}; raise "
+        "time_limit_s or memory_budget, or pass on_failure='replicate'"
     )
+
+
+def _why_infeasible(lowered: Lowered, options: PlanningOptions) -> str:
+    """The budget, and what is live at the fullest time if every value takes the least that it can."""
+    if options.budget_bytes is None:
+        return "the fixed shardings contradict each other"
+    held, position = least_peak(lowered)
+    op = lowered.graph.ops[min(position, lowered.graph.end - 1)]
+    return (
+        f"memory_budget is {nbytes_text(options.budget_bytes)} per device; at {op.primitive} "
+        f"{op.source or 'the start'} at least {nbytes_text(held)} is live, with every value split as far as it goes"
+    )
+
+
+def least_peak(lowered: Lowered) -> tuple[float, int]:
+    """The largest sum over time of the least that each value can take, and its time: no plan holds less."""
+    change = np.zeros(lowered.graph.end + 2)
+    problem = lowered.problem
+    spans = [(u.start, u.stop, u.nbytes.min()) for u in problem.usages]
+    spans += [(u.start, u.stop, u.nbytes.min()) for u in problem.edge_usages]
+    for start, stop, least in spans:
+        change[start] += least
+        change[min(stop, len(change) - 1)] -= least
+    held = np.cumsum(change)
+    return float(held.max()), int(np.argmax(held))
 
 
 def assemble(

@@ -58,8 +58,12 @@ def planning_mesh(mesh: Any) -> Mesh | AbstractMesh:
 
 
 def abstract_twin(mesh: Mesh | AbstractMesh) -> AbstractMesh:
-    """The same axes as Auto ones, without devices: the context in which functions are traced."""
-    return AbstractMesh(mesh.axis_sizes, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))
+    """The same axes as Auto ones, of the devices' kind but without them: the context in which functions are traced."""
+    auto = (AxisType.Auto,) * len(mesh.axis_names)
+    if isinstance(mesh, Mesh):
+        twin: AbstractMesh = Mesh(mesh.devices, mesh.axis_names, axis_types=auto).abstract_mesh
+        return twin
+    return AbstractMesh(mesh.axis_sizes, mesh.axis_names, axis_types=auto)
 
 
 def has_explicit_axes(mesh: Mesh | AbstractMesh) -> bool:

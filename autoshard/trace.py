@@ -85,7 +85,10 @@ def trace(
     keystr = jax.tree_util.keystr
     donated = tuple(bool(info.donated) for _, info in leaves)
     if len(names) != len(traced.jaxpr.jaxpr.invars):
-        raise InputError(f"{traced.fun_name}: its {len(names)} array arguments trace to another number of inputs")
+        raise InputError(
+            f"{traced.fun_name} uses values of an enclosing jit, grad or vmap that are not among its arguments: pass "
+            "them as arguments"
+        )
     return Program(
         jaxpr=traced.jaxpr,
         args_info=traced.args_info,
