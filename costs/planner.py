@@ -287,7 +287,7 @@ class Planner:
         return piece_name(piece, self.names, self.sizes)
 
 
-@lru_cache(maxsize=1 << 13)
+@lru_cache(maxsize=1024)
 def planner_of(mesh: MeshModel, shape: tuple[int, ...], itemsize: int, wire_scale: float) -> Planner:
     """The planner of one shape on one mesh."""
     names, sizes = split_axes(mesh)
@@ -295,7 +295,7 @@ def planner_of(mesh: MeshModel, shape: tuple[int, ...], itemsize: int, wire_scal
     return Planner(mesh, shape, itemsize, wire_scale, table, names, sizes)
 
 
-@lru_cache(maxsize=1 << 12)
+@lru_cache(maxsize=1024)
 def _partial_row(planner: Planner, source: ShardingSpec) -> SpecRow:
     """The row of a source with sums to take: one reduction first, the rest is the row of what it leaves."""
     reductions = tuple(planner._reductions(source, frozenset(source.partial)))

@@ -122,7 +122,7 @@ def _fill_partial_targets(
     cells: Array, i: int, source: ShardingSpec, targets: tuple[ShardingSpec, ...], planner: Planner
 ) -> None:
     for j, target in enumerate(targets):
-        if target.partial:
+        if target.partial and set(target.partial) <= set(source.partial):
             plan = planner.plan(source, target)
             cells[:, i, j] = plan.seconds, plan.wire_bytes, plan.extra_bytes + planner.shard_bytes(source)
 

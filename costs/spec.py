@@ -63,7 +63,7 @@ class ShardingSpec:
 
     def parts(self, mesh: MeshModel) -> tuple[int, ...]:
         """Into how many parts each dimension is split."""
-        return tuple(math.prod(mesh.size(axis) for axis in dim) if dim else 1 for dim in self.dims)
+        return _parts(self, mesh)
 
     def shard_shape(self, shape: Sequence[int], mesh: MeshModel) -> tuple[int, ...]:
         """Shape held by one device, padded up where a dimension does not divide."""
@@ -71,7 +71,7 @@ class ShardingSpec:
             raise ValueError(
                 f"sharding spec {self} has rank {self.rank}, the shape {tuple(shape)} has rank {len(shape)}"
             )
-        return tuple(-(-size // part) for size, part in zip(shape, self.parts(mesh)))
+        return tuple([-(-size // part) for size, part in zip(shape, _parts(self, mesh))])
 
     def shard_bytes(self, shape: Sequence[int], itemsize: int, mesh: MeshModel) -> int:
         """Bytes held by one device (of the padded shard)."""
@@ -106,6 +106,11 @@ def _axes_of(entry: str | Sequence[str] | None) -> tuple[str, ...]:
     if entry is None:
         return ()
     return (entry,) if isinstance(entry, str) else tuple(entry)
+
+
+@lru_cache(maxsize=1 << 16)
+def _parts(spec: ShardingSpec, mesh: MeshModel) -> tuple[int, ...]:
+    return tuple([math.prod([mesh.size(axis) for axis in dim]) for dim in spec.dims])
 
 
 @lru_cache(maxsize=1 << 16)
