@@ -17,7 +17,7 @@ from autoshard.costs import (
     plan_resharding,
     reshard_table,
 )
-from tests.costs.specs import all_specs, fewest_bytes, published_pairs, unit_mesh
+from tests.costs.specs import all_specs, best_ranks, fewest_bytes, published_pairs, unit_mesh
 
 MESH = unit_mesh(x=4, y=2)
 
@@ -94,6 +94,20 @@ def test_parts_of_axes_are_worth_it() -> None:
     swap = plan_resharding(ShardingSpec.of("x", "y"), ShardingSpec.of("y", "x"), (16, 16), 1, MESH)
     assert swap.constraints == (ShardingSpec.of("y", "x"),)
     assert sorted(step.kind for step in swap.steps) == ["all-to-all", "permute"]
+
+
+@pytest.mark.parametrize("shape", [(16, 16), (4096, 4096)])
+def test_ties_in_time_go_to_fewer_bytes_then_to_fewer_steps(shape: tuple[int, int]) -> None:
+    """On a torus small messages take as long as their hops, whatever their bytes, so that many ways tie in time."""
+    mesh = MeshModel.preset("tpu-v5e", {"x": 4, "y": 4})
+    specs = all_specs(("x", "y"), 2)
+    for source in specs:
+        ranks = best_ranks(source, shape, mesh)
+        for target in specs:
+            plan = plan_resharding(source, target, shape, 4, mesh)
+            seconds, wire_bytes, steps = ranks[target]
+            assert plan.seconds == pytest.approx(seconds, rel=1e-9)
+            assert (plan.wire_bytes, len(plan.steps)) == (wire_bytes, steps)
 
 
 def _cut(spec: ShardingSpec) -> tuple[tuple[str, ...], ...]:
