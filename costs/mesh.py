@@ -226,8 +226,9 @@ class MeshModel(Frozen):
         return self.device.platform
 
     def wire_scale(self, dtype: str) -> float:
-        """Bytes on the wire per byte of the tensor: XLA's CPU backend widens bfloat16 collectives to float32."""
-        return 2.0 if self.device.platform == "cpu" and dtype == "bfloat16" else 1.0
+        """Bytes on the wire per byte of the tensor: XLA's CPU backend sends bfloat16 and float8 in twice their width."""
+        widened = dtype == "bfloat16" or dtype.startswith("float8")
+        return 2.0 if widened and self.device.platform == "cpu" else 1.0
 
     def __copy__(self) -> Self:
         # model_copy(update=...) starts from a copy: it must not bring along what was remembered of the old axes.

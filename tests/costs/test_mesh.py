@@ -61,8 +61,9 @@ def test_precisions_fall_back_to_what_the_device_has() -> None:
     assert device.peak("int32") == device.peak("float32")
 
 
-def test_only_virtual_cpus_widen_bfloat16_on_the_wire() -> None:
+def test_only_virtual_cpus_widen_floats_on_the_wire() -> None:
     assert MeshModel.preset("cpu-virtual", {"x": 2}).wire_scale("bfloat16") == 2.0
+    assert MeshModel.preset("cpu-virtual", {"x": 2}).wire_scale("float8_e5m2") == 2.0
     assert MeshModel.preset("cpu-virtual", {"x": 2}).wire_scale("float32") == 1.0
     assert MeshModel.preset("tpu-v5e", {"x": 2}).wire_scale("bfloat16") == 1.0
 

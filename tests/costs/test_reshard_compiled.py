@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from autoshard.costs import MeshModel, ShardingSpec
+from autoshard.costs import MeshModel, ShardingSpec, plan_resharding
 from autoshard.topology import tpu_mesh
 from tests.costs.compiled import Chain, Setting, compile_chains, jax_mesh, planned_bytes, planned_chain
 from tests.costs.specs import all_specs, published_pairs, unit_mesh
@@ -90,6 +90,18 @@ def test_pairs_inside_scan_and_under_grad(setting: Setting, sizes: dict[str, int
 def test_pairs_of_uneven_shapes(sizes: dict[str, int]) -> None:
     shape = (12, 10, 14)
     check(chains_of(random_pairs(20, sizes, shape, uneven=True), shape, unit_mesh(**sizes)), sizes, "inner")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float8_e4m3fn", "int8", "int32", "bool"])
+def test_the_wire_carries_what_the_model_says_of_a_dtype(dtype: str) -> None:
+    itemsize, shape = jnp.dtype(dtype).itemsize, (64, 64)
+    mesh = MeshModel.preset("cpu-virtual", SIZES)
+    pairs = [("x", None, None, None), ("x", None, None, "x"), ("x", "y", "y", "x")]
+    ends = [(ShardingSpec.of(a, b), ShardingSpec.of(c, d)) for a, b, c, d in pairs]
+    outcome = compile_chains(chains_of(ends, shape, mesh), jax_mesh(SIZES), dtype=dtype)
+    for (source, target), moved in zip(ends, outcome.wire_bytes):
+        scale = mesh.wire_scale(dtype)
+        assert plan_resharding(source, target, shape, itemsize, mesh, wire_scale=scale).wire_bytes == moved
 
 
 def test_the_tpu_compiler_does_the_same() -> None:
