@@ -226,7 +226,7 @@ class MeshModel(Frozen):
         return self.device.platform
 
     def wire_scale(self, dtype: str) -> float:
-        """Bytes on the wire per byte of the tensor: XLA's CPU backend sends bfloat16 and float8 in twice their width."""
+        """Bytes on the wire per byte of the tensor: the CPU backend sends bfloat16 and float8 in twice their width."""
         widened = dtype == "bfloat16" or dtype.startswith("float8")
         return 2.0 if widened and self.device.platform == "cpu" else 1.0
 
