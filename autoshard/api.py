@@ -26,7 +26,7 @@ from autoshard.shardings import Fixed, abstract_twin, has_explicit_axes, plannin
 from autoshard.tables import nbytes_text
 from autoshard.trace import Program, abstract, trace
 
-logger = logging.getLogger("autoshard")
+logger: logging.Logger = logging.getLogger("autoshard")
 
 TRACING_SETTINGS = (
     "jax_enable_x64",

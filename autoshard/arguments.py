@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import jax
 import pydantic
@@ -43,7 +43,9 @@ def parse_bytes(amount: float | str) -> float:
 class Options(pydantic.BaseModel):
     """What the caller of `autoshard` asked for, besides function and mesh; see there."""
 
-    model_config = pydantic.ConfigDict(frozen=True, strict=True, extra="forbid", arbitrary_types_allowed=True)
+    model_config: ClassVar[pydantic.ConfigDict] = pydantic.ConfigDict(
+        frozen=True, strict=True, extra="forbid", arbitrary_types_allowed=True
+    )
 
     in_shardings: Any = None
     out_shardings: Any = None

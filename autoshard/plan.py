@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path as FilePath
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import jax
 import pydantic
@@ -34,7 +34,9 @@ PLAN_VERSION = 1
 class Model(pydantic.BaseModel):
     """Frozen, strict, and closed: an unknown field is an error with its path."""
 
-    model_config = pydantic.ConfigDict(frozen=True, strict=True, extra="forbid", ser_json_inf_nan="constants")
+    model_config: ClassVar[pydantic.ConfigDict] = pydantic.ConfigDict(
+        frozen=True, strict=True, extra="forbid", ser_json_inf_nan="constants"
+    )
 
 
 Role = Literal["reduction", "resharding"]

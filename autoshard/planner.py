@@ -22,7 +22,7 @@ from autoshard.solver import Progress, Solution, Status, solve
 from autoshard.tables import nbytes_text
 from autoshard.trace import Program, build_graph
 
-logger = logging.getLogger("autoshard")
+logger: logging.Logger = logging.getLogger("autoshard")
 
 
 @dataclass(frozen=True, slots=True)

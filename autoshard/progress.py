@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from autoshard.solver import Progress
 
-logger = logging.getLogger("autoshard")
+logger: logging.Logger = logging.getLogger("autoshard")
 
 QUIET_S = 1.0
 """Planning that ends sooner is not worth a line."""

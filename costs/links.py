@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -14,7 +14,7 @@ CollectiveKind = Literal["all-gather", "all-reduce", "reduce-scatter", "all-to-a
 class Frozen(BaseModel):
     """Settings of the boundary models: values that neither change nor take unknown fields."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class CollectiveFit(Frozen):

@@ -52,10 +52,12 @@ class PathTable:
     def __init__(
         self, graph: StepGraph, edges: Edges, shard_bytes: Array, seconds: Array, wire_bytes: Array, canon: Canon
     ) -> None:
-        self.graph, self.edges, self.shard_bytes = graph, edges, shard_bytes
+        self.graph: StepGraph = graph
+        self.edges: Edges = edges
+        self.shard_bytes: Array = shard_bytes
         self._seconds, self._wire_bytes, self._canon = seconds, wire_bytes, canon
-        self.scale_s = float(seconds[np.isfinite(seconds)].max(initial=0.0)) or 1.0
-        self.tensor_bytes = float(shard_bytes.max()) or 1.0
+        self.scale_s: float = float(seconds[np.isfinite(seconds)].max(initial=0.0)) or 1.0
+        self.tensor_bytes: float = float(shard_bytes.max()) or 1.0
         self._key = self.rank_key(seconds, wire_bytes, edges.tie[edges.move])
         self._rows: dict[int, Row] = {}
 

@@ -27,14 +27,19 @@ class Dual:
     """Messages, prices and bounds over the live nodes of a graph; changed in place by its sweeps."""
 
     def __init__(self, graph: Graph) -> None:
-        self.graph = graph
-        self.order = sorted(graph.costs)
+        self.graph: Graph = graph
+        self.order: list[int] = sorted(graph.costs)
         place = {node: i for i, node in enumerate(self.order)}
-        self.before = {u: [v for v in sorted(graph.edges[u]) if place[v] < place[u]] for u in self.order}
-        self.after = {u: [v for v in sorted(graph.edges[u]) if place[v] > place[u]] for u in self.order}
-        self.messages = {u: {v: np.zeros(len(graph.costs[u])) for v in graph.edges[u]} for u in self.order}
+        self.before: dict[int, list[int]] = {}
+        self.after: dict[int, list[int]] = {}
+        for u in self.order:
+            self.before[u] = [v for v in sorted(graph.edges[u]) if place[v] < place[u]]
+            self.after[u] = [v for v in sorted(graph.edges[u]) if place[v] > place[u]]
+        self.messages: dict[int, dict[int, Floats]] = {
+            u: {v: np.zeros(len(graph.costs[u])) for v in graph.edges[u]} for u in self.order
+        }
         self.marginals: dict[int, Floats] = {}
-        self.prices = np.zeros(len(graph.room))
+        self.prices: Floats = np.zeros(len(graph.room))
         self.costs: Mapping[int, Floats] = graph.costs
         self.edges: Mapping[int, Mapping[int, Floats]] = graph.edges
 

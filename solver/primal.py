@@ -41,9 +41,9 @@ class LocalSearch:
     """Single-node moves from a choice, with overfilled memory at a penalty; changes its choice in place."""
 
     def __init__(self, graph: Graph, choice: Choice) -> None:
-        self.graph = graph
-        self.choice = dict(choice)
-        self.held = rows_held(graph, choice)
+        self.graph: Graph = graph
+        self.choice: Choice = dict(choice)
+        self.held: Floats = rows_held(graph, choice)
         self.pairs: dict[int, list[tuple[int, list[Load]]]] = {u: [] for u in graph.costs}
         for (u, v), loads in graph.edge_loads.items():
             self.pairs[u].append((v, loads))
