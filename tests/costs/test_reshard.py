@@ -1,12 +1,14 @@
 """The resharding planner: published cases, an exhaustive search beside it, and what must hold for all of it."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from autoshard.costs import (
     MeshModel,
+    ReshardingPlan,
     ShardingSpec,
     all_gather,
     all_to_all,
@@ -30,6 +32,18 @@ def test_two_all_to_alls_instead_of_full_rematerialization() -> None:
     assert move.wire_bytes == shard_bytes * 1 / 2 + shard_bytes * 3 / 4
     assert move.extra_bytes == 0
     assert move.constraints[-1] == target and len(move.constraints) == 2
+
+
+def test_plans_of_a_matrix_read(golden: Callable[[str, str], None]) -> None:
+    """Every plan of f32[16,16] on the 4x2 mesh: the steps, with the specs that are constraints, and the bytes."""
+    specs = all_specs(("x", "y"), 2)
+    lines = [_line(plan_resharding(a, b, (16, 16), 4, MESH)) for a in specs for b in specs if a != b]
+    golden("reshard_4x2.txt", "\n".join(lines) + "\n")
+
+
+def _line(plan: ReshardingPlan) -> str:
+    steps = [f"{step.kind} {','.join(step.axes)} {step.spec}" for step in plan.steps]
+    return f"{plan.source} -> {plan.target}: {'; '.join(steps)} = {plan.wire_bytes:.0f} B"
 
 
 class TestPublishedReshape:
