@@ -1,4 +1,8 @@
-"""Memory that a backend holds besides the values of the program.
+"""What a backend holds and sends besides, or instead of, the values of the program.
+
+The TPU compiler converts the float32 operands of a contraction at default precision to bfloat16 before it sends them
+to where they are needed: such a resharding moves and holds half the bytes. It keeps part of the temporaries in on-chip
+vector memory, where they take nothing of the device's memory (both measured on libtpu 0.0.52).
 
 The TPU and GPU compilers compute on bfloat16 as it is. The CPU backend does not (measured on jax 0.10.2):
 
@@ -9,6 +13,9 @@ The TPU and GPU compilers compute on bfloat16 as it is. The CPU backend does not
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +29,17 @@ Floats = NDArray[np.float64]
 
 CONTRACTIONS = frozenset({"dot_general", "conv_general_dilated", "ragged_dot_general"})
 FLOAT32_BYTES = 4
+BFLOAT16_BYTES = 2
+
+ON_CHIP_BYTES: Mapping[str, float] = {"tpu": 40 * 2.0**20}
+"""Temporaries that a compiler keeps on chip, by platform. A TPU v5e has 128 MiB of vector memory; in eight compiled
+programs `memory_analysis` reports 26 to 107 MiB less than is live, but in one 38 MiB more (its schedule holds gathered
+weights for longer)."""
+
+
+def on_chip_bytes(mesh: MeshModel) -> float:
+    """How many bytes of temporaries at any time take no device memory."""
+    return ON_CHIP_BYTES.get(mesh.platform, 0.0)
 
 
 def scratch_bytes(op: Op, strategies: StrategySet, mesh: MeshModel) -> tuple[int, Floats] | None:
@@ -62,6 +80,31 @@ def shard_bytes(tensor: TensorFacts, column: SpecColumn, mesh: MeshModel) -> Flo
     """Bytes of a tensor's shard under each strategy."""
     sizes = [spec.shard_bytes(tensor.shape, tensor.itemsize, mesh) for spec in column.specs]
     return np.array(sizes, dtype=np.float64)[column.index]
+
+
+def sent_as(tensor: TensorFacts, user: Op, mesh: MeshModel) -> TensorFacts:
+    """A tensor as it is sent to an operation that uses it.
+
+    Args:
+        tensor: Shape and element type.
+        user: The operation.
+        mesh: The mesh model; its platform decides.
+
+    Returns:
+        The tensor's facts, in bfloat16 where the compiler converts before it sends.
+    """
+    if mesh.platform != "tpu" or tensor.dtype != "float32" or not _multiplies_in_bfloat16(user):
+        return tensor
+    return replace(tensor, dtype="bfloat16", itemsize=BFLOAT16_BYTES)
+
+
+def _multiplies_in_bfloat16(op: Op) -> bool:
+    if op.primitive not in CONTRACTIONS:
+        return False
+    asked = op.equation.params.get("precision")
+    return all(
+        p is None or getattr(p, "name", "") == "DEFAULT" for p in (asked if isinstance(asked, tuple) else (asked,))
+    )
 
 
 def storage_scale(op: Op, tensor: TensorFacts, mesh: MeshModel) -> float:

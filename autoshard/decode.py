@@ -7,11 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
+from autoshard.backends import on_chip_bytes
 from autoshard.costs import ReshardingPlan, ShardingSpec, plan_resharding
 from autoshard.graph import LITERAL, Op
 from autoshard.lower import OUTPUT, Link, Lowered, agreeing_specs, copy_bytes
 from autoshard.plan import Decision, Ending, Leaf, OpCost, PlannedCollective, Route, Totals
+from autoshard.rules.base import TensorFacts
+from autoshard.solver import Usage
 from autoshard.strategies import Strategy
 
 
@@ -109,8 +113,7 @@ class _Decoder:
         i = self.choice[supplier.node]
         return supplier.specs[supplier.first[i]], supplier.specs[supplier.second[i]]
 
-    def _resharding(self, value: int, source: ShardingSpec, target: ShardingSpec) -> ReshardingPlan:
-        facts = self.lowered.graph.values[value].facts
+    def _resharding(self, facts: TensorFacts, source: ShardingSpec, target: ShardingSpec) -> ReshardingPlan:
         scale = self.lowered.mesh.wire_scale(facts.dtype)
         return plan_resharding(source, target, facts.shape, facts.itemsize, self.lowered.mesh, wire_scale=scale)
 
@@ -134,17 +137,19 @@ class _Decoder:
 
     def _route(self, link: Link) -> Route | None:
         """The cheaper way from the value or its shared copy to what the use requires; None if they agree."""
-        held = self._held(link.value)
-        assert held is not None
+        supplier = self.lowered.suppliers[link.value]
+        chosen = self.choice[supplier.node]
+        held = supplier.specs[supplier.first[chosen]], supplier.specs[supplier.second_for(link.sent)[chosen]]
         column = self.lowered.targets(link)
         target = column.specs[column.index[self.choice[self.lowered.nodes[link.user]]]]
         user = self.lowered.graph.ops[link.user]
         interval = None if link.operand == OUTPUT else (link.user, link.until + 1)
-        return self._way(link.value, held, target, link.trips, user, interval)
+        return self._way(link.value, link.sent, held, target, link.trips, user, interval)
 
     def _way(
         self,
         value: int,
+        sent: TensorFacts,
         held: tuple[ShardingSpec, ShardingSpec],
         target: ShardingSpec,
         trips: float,
@@ -152,15 +157,14 @@ class _Decoder:
         interval: tuple[int, int] | None,
     ) -> Route | None:
         """The cheaper way to a spec; its copy is held for an interval, or takes the value's place (None)."""
-        ways = [self._resharding(value, source, target) for source in held]
+        ways = [self._resharding(sent, source, target) for source in held]
         shared = ways[1].seconds < ways[0].seconds
         way = ways[1] if shared else ways[0]
         if not way.steps and not shared:
             return None
         if way.wire_bytes > 0 and interval is not None:
-            facts = self.lowered.graph.values[value].facts
-            table = self.lowered.table(facts, [way.source], [target])
-            nbytes = copy_bytes(table, facts, [way.source], self.lowered.mesh)[0, 0]
+            table = self.lowered.table(sent, [way.source], [target])
+            nbytes = copy_bytes(table, sent, [way.source], self.lowered.mesh)[0, 0]
             self.memory.append((*interval, float(nbytes)))
         return Route(shared=shared, steps=self._move(value, way, trips, user))
 
@@ -170,7 +174,8 @@ class _Decoder:
         assert held is not None
         if held[0] == held[1]:
             return ()
-        return self._move(value, self._resharding(value, *held), self.lowered.copy_trips(value), None)
+        copied = self.lowered.suppliers[value].copied
+        return self._move(value, self._resharding(copied, *held), self.lowered.copy_trips(value), None)
 
     def _decision(
         self,
@@ -239,7 +244,7 @@ class _Decoder:
             return self._leaf(value, name, agreeing_specs(facts.shape, fixed, self.lowered.mesh)[0], False, None)
         if k in self.lowered.fixed_outputs:
             target = self._nearest(value, held, k)
-            return self._leaf(value, name, target, False, self._way(value, held, target, 1.0, None, None))
+            return self._leaf(value, name, target, False, self._way(value, facts, held, target, 1.0, None, None))
         route = routes.get(k)
         if route is None:
             return self._leaf(value, name, held[0], False, None)
@@ -248,9 +253,9 @@ class _Decoder:
 
     def _nearest(self, value: int, held: tuple[ShardingSpec, ShardingSpec], k: int) -> ShardingSpec:
         """The cheapest spec that agrees with what the caller fixed for an output."""
-        shape = self.lowered.graph.values[value].facts.shape
-        targets = agreeing_specs(shape, self.lowered.fixed_outputs[k], self.lowered.mesh)
-        return min(targets, key=lambda t: min(self._resharding(value, source, t).seconds for source in held))
+        facts = self.lowered.graph.values[value].facts
+        targets = agreeing_specs(facts.shape, self.lowered.fixed_outputs[k], self.lowered.mesh)
+        return min(targets, key=lambda t: min(self._resharding(facts, source, t).seconds for source in held))
 
     def _totals(self) -> Totals:
         lowered = self.lowered
@@ -271,13 +276,18 @@ class _Decoder:
         )
 
     def _peak(self) -> float:
-        """Largest sum over time of all storage, resharded copies and scratch."""
+        """Largest sum over time of arguments, results and the temporaries that do not fit on chip."""
+        lowered = self.lowered
+        resident = self._over_time(self._spans(lowered.resident))
+        temporaries = self._over_time([*self._spans(lowered.temporaries), *self.memory])
+        return float((resident + np.maximum(0.0, temporaries - on_chip_bytes(lowered.mesh))).max(initial=0.0))
+
+    def _spans(self, usages: Sequence[Usage]) -> list[tuple[int, int, float]]:
+        return [(u.start, u.stop, float(u.nbytes[self.choice[u.node]])) for u in usages]
+
+    def _over_time(self, spans: Sequence[tuple[int, int, float]]) -> NDArray[np.float64]:
         change = np.zeros(self.lowered.graph.end + 2)
-        for usage in self.lowered.problem.usages:
-            nbytes = usage.nbytes[self.choice[usage.node]]
-            change[usage.start] += nbytes
-            change[min(usage.stop, len(change) - 1)] -= nbytes
-        for start, stop, nbytes in self.memory:
+        for start, stop, nbytes in spans:
             change[start] += nbytes
             change[min(stop, len(change) - 1)] -= nbytes
-        return float(np.cumsum(change).max(initial=0.0))
+        return np.cumsum(change)

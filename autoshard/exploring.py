@@ -391,7 +391,12 @@ def explore(
     graph = build_graph(program)
     budget = float(model.device.usable_memory_bytes) if memory_budget is None else parse_bytes(memory_budget)
     lowered = lower(
-        graph, Liveness(graph, program.donated), model, budget_bytes=budget, ties=fed_back(program), fixed_outputs={}
+        graph,
+        Liveness(graph, program.donated, model.platform),
+        model,
+        budget_bytes=budget,
+        ties=fed_back(program),
+        fixed_outputs={},
     )
     solution = solve(lowered.problem, time_limit_s=time_limit_s)
     operations = tuple(

@@ -11,16 +11,17 @@ paid for once, as XLA merges identical reshardings, and its copy takes memory as
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autoshard.backends import gathered_copies, scratch_bytes, storage_scale
+from autoshard.backends import gathered_copies, on_chip_bytes, scratch_bytes, sent_as, storage_scale
 from autoshard.costs import MeshModel, ReshardTable, ShardingSpec, reshard_table
 from autoshard.errors import SpecError
-from autoshard.graph import LITERAL, Graph, Op
+from autoshard.graph import LITERAL, Graph, Op, Use
 from autoshard.liveness import Liveness
 from autoshard.rules.base import TensorFacts
 from autoshard.shardings import Fixed
@@ -33,6 +34,9 @@ SMALLEST_COPY_FRACTION = 1e-3
 """Copies made for one operation enter the memory rows of the optimiser from this fraction of the budget on; the
 predicted peak counts all of them."""
 
+
+ON_CHIP_LEVELS = 4
+"""Steps in which the use of on-chip memory is counted over time."""
 
 PLACEMENT_WEIGHT = 0.01
 """What holding an argument counts, as a fraction of the time to read it once: enough to order plans that are equal
@@ -48,12 +52,19 @@ class Supplier:
         specs: Distinct specs.
         first: Per choice, the spec in which the value is produced (a position in ``specs``).
         second: Per choice, the spec of the shared copy; equal to ``first`` where there is none.
+        copied: Shape and element type in which the shared copy is sent and held; only uses that take the value like
+            this can take the copy.
     """
 
     node: int
     specs: tuple[ShardingSpec, ...]
     first: NDArray[np.intp]
     second: NDArray[np.intp]
+    copied: TensorFacts
+
+    def second_for(self, sent: TensorFacts) -> NDArray[np.intp]:
+        """Per choice, the second spec that a use may take the value from."""
+        return self.second if sent == self.copied else self.first
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +78,7 @@ class Link:
         output: Flat output number, or -1.
         trips: How often a resharding runs per call.
         until: Last time at which a resharded copy is needed.
+        sent: Shape and element type in which it is resharded.
     """
 
     value: int
@@ -75,6 +87,7 @@ class Link:
     output: int
     trips: float
     until: int
+    sent: TensorFacts
 
 
 OUTPUT = -1
@@ -94,6 +107,8 @@ class Lowered:
         suppliers: Per value, where users take it from.
         links: Uses of values that may need resharding.
         fixed_outputs: Specs that the caller fixed for outputs.
+        resident: Storage of arguments and results.
+        temporaries: Storage of everything else that a node's choice decides.
     """
 
     graph: Graph
@@ -105,6 +120,8 @@ class Lowered:
     suppliers: Mapping[int, Supplier]
     links: tuple[Link, ...]
     fixed_outputs: Mapping[int, Fixed]
+    resident: tuple[Usage, ...]
+    temporaries: tuple[Usage, ...]
 
     def table(
         self, facts: TensorFacts, sources: Sequence[ShardingSpec], targets: Sequence[ShardingSpec]
@@ -165,7 +182,8 @@ class _Lowering:
     names: list[str] = field(default_factory=list)
     costs: list[Floats] = field(default_factory=list)
     edges: list[Edge] = field(default_factory=list)
-    usages: list[Usage] = field(default_factory=list)
+    resident: list[Usage] = field(default_factory=list)
+    temporaries: list[Usage] = field(default_factory=list)
     edge_usages: list[EdgeUsage] = field(default_factory=list)
     links: list[Link] = field(default_factory=list)
     suppliers: dict[int, Supplier] = field(default_factory=dict)
@@ -180,18 +198,19 @@ class _Lowering:
         for position, op in enumerate(self.graph.ops):
             self._add_uses(position, op)
         self._add_outputs(ties, fixed_outputs)
+        off_chip = self._off_chip()
         problem = Problem(
             names=tuple(self.names),
             costs=tuple(self.costs),
             edges=tuple(self.edges),
-            usages=tuple(self.usages),
+            usages=(*self.resident, *self.temporaries, *off_chip),
             edge_usages=tuple(self.edge_usages),
-            budget=self.budget,
+            budget=None if self.budget is None else self.budget + on_chip_bytes(self.mesh),
             ties=(),
         )
         return Lowered(
             self.graph, self.liveness, self.mesh, problem, tuple(self.sets), tuple(self.nodes), self.suppliers,
-            tuple(self.links), fixed_outputs,
+            tuple(self.links), fixed_outputs, tuple(self.resident), tuple(self.temporaries),
         )  # fmt: skip
 
     def _node(self, name: str, costs: Floats) -> int:
@@ -217,7 +236,7 @@ class _Lowering:
         self.nodes.append(node)
         scratch = scratch_bytes(op, strategies, self.mesh)
         if scratch is not None:
-            self.usages.append(Usage(node, scratch[0], position + 1, scratch[1]))
+            self.temporaries.append(Usage(node, scratch[0], position + 1, scratch[1]))
 
     def _placement(self, op: Op, strategies: StrategySet) -> Floats:
         """A secondary order among plans of equal time: arguments are split rather than held whole on every device."""
@@ -231,9 +250,11 @@ class _Lowering:
         if strategies is None:
             return
         column = strategies.results[k]
-        own = Supplier(self.nodes[position], column.specs, column.index, column.index)
-        pairs = self._shared_copies(value, column)
-        supplier = own if pairs is None else self._add_copy_node(value, own, pairs)
+        facts = self.graph.values[value].facts
+        own = Supplier(self.nodes[position], column.specs, column.index, column.index, facts)
+        uses = self._sharing_uses(value)
+        pairs = self._shared_copies(uses, column)
+        supplier = own if pairs is None else self._add_copy_node(value, own, pairs, uses)
         self.suppliers[value] = supplier
         self._add_storage(value, own)
 
@@ -243,11 +264,22 @@ class _Lowering:
             facts = self.graph.values[value].facts
             producer = self.graph.ops[self.graph.values[value].producer[0]]
             sizes = _shard_bytes(facts, own.specs, self.mesh) * storage_scale(producer, facts, self.mesh)
-            self.usages.append(Usage(own.node, interval.start, interval.stop, sizes[own.first]))
+            lasting = producer.primitive == "argument" or value in self.graph.outputs
+            storage = self.resident if lasting else self.temporaries
+            storage.append(Usage(own.node, interval.start, interval.stop, sizes[own.first]))
 
-    def _shared_copies(self, value: int, column: SpecColumn) -> list[tuple[ShardingSpec, ShardingSpec]] | None:
+    def _sharing_uses(self, value: int) -> list[Use]:
+        """The uses that a shared copy can serve: those that take the value in the same element type."""
+        facts = self.graph.values[value].facts
+        groups: dict[TensorFacts, list[Use]] = {facts: []}
+        for use in self.graph.uses(value):
+            if self.sets[use.op] is not None:
+                groups.setdefault(sent_as(facts, self.graph.ops[use.op], self.mesh), []).append(use)
+        narrow = [uses for sent, uses in groups.items() if sent != facts and len(uses) > 1]
+        return narrow[0] if narrow else groups[facts]
+
+    def _shared_copies(self, uses: list[Use], column: SpecColumn) -> list[tuple[ShardingSpec, ShardingSpec]] | None:
         """Pairs (spec, coarser spec) worth holding at once; None if at most one user could profit."""
-        uses = [use for use in self.graph.uses(value) if self.sets[use.op] is not None]
         if len(uses) < 2 or len(column.specs) < 2:
             return None
         wanted: dict[ShardingSpec, int] = {}
@@ -261,9 +293,11 @@ class _Lowering:
         pairs += [(spec, coarse) for spec in column.specs for coarse in shared if _is_gathered(coarse, spec)]
         return pairs if len(pairs) > len(column.specs) else None
 
-    def _add_copy_node(self, value: int, own: Supplier, pairs: list[tuple[ShardingSpec, ShardingSpec]]) -> Supplier:
+    def _add_copy_node(
+        self, value: int, own: Supplier, pairs: list[tuple[ShardingSpec, ShardingSpec]], uses: list[Use]
+    ) -> Supplier:
         """A node that holds the value in the spec that is produced and, by choice, in a second one."""
-        facts = self.graph.values[value].facts
+        facts = sent_as(self.graph.values[value].facts, self.graph.ops[uses[0].op], self.mesh)
         position, _ = self.graph.values[value].producer
         op = self.graph.ops[position]
         specs = tuple({spec: None for pair in pairs for spec in pair})
@@ -276,20 +310,20 @@ class _Lowering:
         produced = np.array([place[spec] for spec in own.specs], dtype=np.intp)[own.first]
         self.edges.append(Edge(own.node, node, np.where(produced[:, None] == first[None, :], 0.0, np.inf)))
         interval = self.liveness.interval(value)
-        uses = self.graph.uses(value)
         stop = max(interval.stop, 1 + max(use.until for use in uses))
         start = min(use.op for use in uses)
         sizes = np.where(first == second, 0.0, _shard_bytes(facts, specs, self.mesh)[second])
         sizes = sizes * gathered_copies(self.mesh)
-        self.usages.append(Usage(node, max(position, start), stop, sizes))
-        return Supplier(node, specs, first, second)
+        self.temporaries.append(Usage(node, max(position, start), stop, sizes))
+        return Supplier(node, specs, first, second, facts)
 
     def _add_uses(self, position: int, op: Op) -> None:
         if self.sets[position] is None:
             return
         for k, value in enumerate(op.operands):
             if value != LITERAL and value in self.suppliers:
-                link = Link(value, position, k, -1, op.operand_trips[k], op.operand_until[k])
+                sent = sent_as(self.graph.values[value].facts, op, self.mesh)
+                link = Link(value, position, k, -1, op.operand_trips[k], op.operand_until[k], sent)
                 strategies = self.sets[position]
                 assert strategies is not None
                 self._connect(link, self.nodes[position], strategies.operands[k])
@@ -304,7 +338,8 @@ class _Lowering:
                 argument = ties[output]
                 strategies = self.sets[argument]
                 assert strategies is not None
-                link = Link(value, argument, OUTPUT, output, 1.0, self.graph.end)
+                facts = self.graph.values[value].facts
+                link = Link(value, argument, OUTPUT, output, 1.0, self.graph.end, facts)
                 self._connect(link, self.nodes[argument], strategies.results[0])
 
     def _fix_output(self, output: int, value: int, fixed: Fixed) -> None:
@@ -323,28 +358,53 @@ class _Lowering:
     def _connect(self, link: Link, user_node: int, column: SpecColumn) -> None:
         """Add the edge of a use, unless nothing ever needs resharding."""
         supplier = self.suppliers[link.value]
-        facts = self.graph.values[link.value].facts
         if len(supplier.specs) == len(column.specs) == 1 and supplier.specs == column.specs:
             return
-        table = _table(facts, supplier.specs, column.specs, self.mesh)
-        nearer = np.minimum(table.seconds[supplier.first], table.seconds[supplier.second])[:, column.index]
+        table = _table(link.sent, supplier.specs, column.specs, self.mesh)
+        second = supplier.second_for(link.sent)
+        nearer = np.minimum(table.seconds[supplier.first], table.seconds[second])[:, column.index]
         self.links.append(link)
         if supplier.node == user_node:
             self.costs[user_node] = self.costs[user_node] + np.diagonal(nearer) * link.trips
             return
         self.edges.append(Edge(supplier.node, user_node, nearer * link.trips))
-        self._add_copy_memory(link, supplier, column, table, facts)
+        self._add_copy_memory(link, supplier, column, table)
 
-    def _add_copy_memory(
-        self, link: Link, supplier: Supplier, column: SpecColumn, table: ReshardTable, facts: TensorFacts
-    ) -> None:
+    def _add_copy_memory(self, link: Link, supplier: Supplier, column: SpecColumn, table: ReshardTable) -> None:
         if self.budget is None or link.operand == OUTPUT:
             return
-        held = copy_bytes(table, facts, supplier.specs, self.mesh)
-        take_second = table.seconds[supplier.second] < table.seconds[supplier.first]
-        nbytes = np.where(take_second, held[supplier.second], held[supplier.first])[:, column.index]
+        held = copy_bytes(table, link.sent, supplier.specs, self.mesh)
+        second = supplier.second_for(link.sent)
+        take_second = table.seconds[second] < table.seconds[supplier.first]
+        nbytes = np.where(take_second, held[second], held[supplier.first])[:, column.index]
         if nbytes.max() >= SMALLEST_COPY_FRACTION * self.budget:
             self.edge_usages.append(EdgeUsage(len(self.edges) - 1, link.user, link.until + 1, nbytes))
+
+    def _off_chip(self) -> list[Usage]:
+        """What is missing of the on-chip memory when few temporaries are live.
+
+        The budget is raised by the on-chip memory, which only temporaries may use: at times when they might not fill
+        it, because their smallest shards do not, a node without a choice takes the rest.
+        """
+        on_chip = on_chip_bytes(self.mesh)
+        if self.budget is None or not on_chip:
+            return []
+        live = least_live([*self.temporaries, *self.edge_usages], self.graph.end)
+        missing = on_chip - np.floor(np.minimum(live / on_chip, 1) * ON_CHIP_LEVELS) / ON_CHIP_LEVELS * on_chip
+        changes = [0, *(np.flatnonzero(np.diff(missing)) + 1), len(missing)]
+        node = self._node("on-chip memory left over", np.zeros(1))
+        spans = [(a, b, missing[a]) for a, b in itertools.pairwise(changes) if missing[a] > 0]
+        return [Usage(node, int(a), int(b), np.array([nbytes])) for a, b, nbytes in spans]
+
+
+def least_live(usages: Iterable[Usage | EdgeUsage], end: int) -> Floats:
+    """Per time, the bytes that are live if everything takes the least that it can."""
+    change = np.zeros(end + 2)
+    for usage in usages:
+        least = usage.nbytes.min()
+        change[usage.start] += least
+        change[min(usage.stop, end + 1)] -= least
+    return np.cumsum(change)[:-1]
 
 
 def _copy_trips(graph: Graph, value: int) -> float:

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from autoshard.backends import on_chip_bytes
 from autoshard.costs import MeshModel
 from autoshard.decode import decode
 from autoshard.errors import InfeasibleError, SolverError, UnsupportedError
 from autoshard.graph import ASSUMED_WHILE_TRIPS, Graph
 from autoshard.liveness import Liveness
-from autoshard.lower import Lowered, lower
+from autoshard.lower import Lowered, least_live, lower
 from autoshard.plan import PLAN_VERSION, Plan, SolverSummary, Totals
 from autoshard.shardings import Fixed
 from autoshard.solver import Progress, Solution, Status, solve
@@ -165,14 +166,8 @@ def _why_infeasible(lowered: Lowered, options: PlanningOptions) -> str:
 
 def least_peak(lowered: Lowered) -> tuple[float, int]:
     """The largest sum over time of the least that each value can take, and its time: no plan holds less."""
-    change = np.zeros(lowered.graph.end + 2)
-    problem = lowered.problem
-    spans = [(u.start, u.stop, u.nbytes.min()) for u in problem.usages]
-    spans += [(u.start, u.stop, u.nbytes.min()) for u in problem.edge_usages]
-    for start, stop, least in spans:
-        change[start] += least
-        change[min(stop, len(change) - 1)] -= least
-    held = np.cumsum(change)
+    held = least_live([*lowered.problem.usages, *lowered.problem.edge_usages], lowered.graph.end)
+    held = held - on_chip_bytes(lowered.mesh)
     return float(held.max()), int(np.argmax(held))
 
 
