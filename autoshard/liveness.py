@@ -88,10 +88,25 @@ class Liveness:
         if last >= self.graph.end:
             return False
         op = self.graph.ops[last]
-        if value not in op.operands or not (op.rule.fusible or op.primitive in IN_PLACE):
-            return False
         size = self.graph.values[value].facts.nbytes
-        return any(self._stored[v] and self.graph.values[v].facts.nbytes == size for v in op.results)
+        if not any(self._stored[v] and self.graph.values[v].facts.nbytes == size for v in op.results):
+            return False
+        if op.primitive in IN_PLACE:
+            return value in op.operands
+        return op.rule.fusible and self._read_in_step(value, op)
+
+    def _read_in_step(self, value: int, op: Op) -> bool:
+        """Whether a fusible operation, or what is fused into it, reads each element when it writes the same element."""
+        for operand, dims in zip(op.operands, op.rule.operands):
+            if operand == LITERAL or dims != op.rule.results[0]:
+                continue
+            if operand == value:
+                return True
+            if not self._stored[operand]:
+                producer = self.graph.ops[self.graph.values[operand].producer[0]]
+                if producer.rule.fusible and producer.results and self._read_in_step(value, producer):
+                    return True
+        return False
 
     @cached_property
     def _stored(self) -> tuple[bool, ...]:

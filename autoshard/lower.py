@@ -280,7 +280,7 @@ class _Lowering:
 
     def _shared_copies(self, uses: list[Use], column: SpecColumn) -> list[tuple[ShardingSpec, ShardingSpec]] | None:
         """Pairs (spec, coarser spec) worth holding at once; None if at most one user could profit."""
-        if len(uses) < 2 or len(column.specs) < 2:
+        if len(uses) < 2:
             return None
         wanted: dict[ShardingSpec, int] = {}
         for use in uses:

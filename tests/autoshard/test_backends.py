@@ -1,0 +1,85 @@
+"""What the compilers do differently, against the compilers; the TPU's without a TPU, skipped without libtpu."""
+
+import importlib.util
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from autoshard import autoshard
+from autoshard.backends import on_chip_bytes, sent_as
+from autoshard.costs import MeshModel
+from autoshard.graph import Op
+from autoshard.rules.base import Equation, TensorFacts, whole
+from autoshard.topology import tpu_mesh
+
+needs_libtpu = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
+TPU = MeshModel.preset("tpu-v5e", {"x": 4, "y": 2})
+SINGLE = TensorFacts((8, 8), "float32", 4)
+
+
+def user(primitive: str, **params: Any) -> Op:
+    """An operation on two float32 matrices."""
+    equation = Equation(primitive, params, (SINGLE, SINGLE), (SINGLE,))
+    return Op(equation, whole(equation), (0,), 0, (0, 1), (2,), 1.0, (1.0, 1.0), (0, 0), (0,), "")
+
+
+def products(precision: str | None) -> Any:
+    """Training step of two layers in float32, whose weights are used forward and backward."""
+
+    def loss(weights: Any, x: Any) -> Any:
+        for w in weights:
+            x = jnp.tanh(jnp.matmul(x, w, precision=precision))
+        return (x * x).mean()
+
+    def step(weights: Any, x: Any) -> Any:
+        return jax.tree.map(lambda w, g: w - 0.1 * g, weights, jax.grad(loss)(weights, x))
+
+    return step
+
+
+@needs_libtpu
+@pytest.mark.parametrize("precision", [None, "highest"])
+def test_float32_operands_are_sent_to_tpu_contractions_as_priced(precision: str | None) -> None:
+    mesh = tpu_mesh("v5e:2x4", {"x": 4, "y": 2})
+    weights = [jax.ShapeDtypeStruct((1024, 1024), "float32")] * 2
+    batch = jax.ShapeDtypeStruct((4096, 1024), "float32")
+    split = P(("x", "y"))
+    step = autoshard(products(precision), mesh, donate_argnums=0, in_shardings=(split, split))
+    found = step.plan(weights, batch).verify()
+    gathered = [row for row in found.rows if row.kind == "all-gather"]
+    assert gathered
+    for row in gathered:
+        assert row.predicted_wire_bytes == pytest.approx(row.compiled_wire_bytes, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("primitive", "precision", "dtype"),
+    [
+        ("dot_general", None, "bfloat16"),
+        ("dot_general", (jax.lax.Precision.DEFAULT,) * 2, "bfloat16"),
+        ("dot_general", (jax.lax.Precision.HIGHEST,) * 2, "float32"),
+        ("conv_general_dilated", None, "bfloat16"),
+        ("add", None, "float32"),
+    ],
+)
+def test_only_contractions_at_default_precision_take_bfloat16(primitive: str, precision: Any, dtype: str) -> None:
+    assert sent_as(SINGLE, user(primitive, precision=precision), TPU).dtype == dtype
+
+
+def test_other_backends_send_float32_as_it_is() -> None:
+    cpu = MeshModel.preset("cpu-virtual", {"x": 4, "y": 2})
+    assert sent_as(SINGLE, user("dot_general", precision=None), cpu) == SINGLE
+    assert on_chip_bytes(cpu) == 0
+
+
+def test_small_temporaries_of_a_tpu_take_none_of_the_budget() -> None:
+    mesh = jax.make_mesh((8,), ("x",))
+    weights, batch = jnp.zeros((2, 512, 512)), jnp.zeros((4096, 512))
+    step = autoshard(products(None), mesh, donate_argnums=0, hardware="tpu-v5e")
+    plan = step.plan(list(weights), batch)
+    arguments = sum(leaf.shard_bytes for leaf in plan.arguments)
+    assert plan.predicted.peak_memory_bytes == pytest.approx(arguments)
+    assert on_chip_bytes(TPU) > 0
