@@ -15,6 +15,13 @@ if TYPE_CHECKING:
     from autoshard.auditing import audit as audit
     from autoshard.calibration import calibrate as calibrate
     from autoshard.exploring import explore as explore
+    from autoshard.inferring import chain_sharding as chain_sharding
+    from autoshard.inferring import dim_sharding as dim_sharding
+    from autoshard.inferring import fsdp_sharding as fsdp_sharding
+    from autoshard.inferring import infer_sharding as infer_sharding
+    from autoshard.inferring import stacked_sharding as stacked_sharding
+    from autoshard.inferring import state_sharding as state_sharding
+    from autoshard.inferring import where_named as where_named
     from autoshard.plan import Plan as Plan
 
 _HOMES = {
@@ -22,10 +29,30 @@ _HOMES = {
     "audit": "autoshard.auditing",
     "autoshard": "autoshard.api",
     "calibrate": "autoshard.calibration",
+    "chain_sharding": "autoshard.inferring",
+    "dim_sharding": "autoshard.inferring",
     "explore": "autoshard.exploring",
+    "fsdp_sharding": "autoshard.inferring",
+    "infer_sharding": "autoshard.inferring",
+    "stacked_sharding": "autoshard.inferring",
+    "state_sharding": "autoshard.inferring",
+    "where_named": "autoshard.inferring",
 }
 
-__all__ = ["Plan", "audit", "autoshard", "calibrate", "explore"]
+__all__ = [
+    "Plan",
+    "audit",
+    "autoshard",
+    "calibrate",
+    "chain_sharding",
+    "dim_sharding",
+    "explore",
+    "fsdp_sharding",
+    "infer_sharding",
+    "stacked_sharding",
+    "state_sharding",
+    "where_named",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -122,7 +122,7 @@ def flat_fixed(prefix: Any, tree: Any, names: Sequence[str], mesh: Mesh | Abstra
     for number, (leaf, shape, name) in enumerate(zip(leaves, shapes, names)):
         if leaf is None:
             continue
-        found = list(_faults(leaf, shape, mesh))
+        found = list(spec_faults(leaf, shape, mesh))
         faults += [f"{what}: {name}{fault}" for fault in found]
         if not found:
             fixed[number] = fixed_dims(leaf, len(shape))
@@ -130,7 +130,7 @@ def flat_fixed(prefix: Any, tree: Any, names: Sequence[str], mesh: Mesh | Abstra
     return {number: dims for number, dims in fixed.items() if dims != (None,) * len(dims) or not dims}
 
 
-def _faults(leaf: Any, shape: tuple[int, ...], mesh: Mesh | AbstractMesh) -> Iterable[str]:
+def spec_faults(leaf: Any, shape: tuple[int, ...], mesh: Mesh | AbstractMesh) -> Iterable[str]:
     """What is wrong with one leaf's sharding; each fault begins with the place within the leaf."""
     if not isinstance(leaf, PartitionSpec | NamedSharding):
         yield f": {type(leaf).__name__} is not a PartitionSpec, NamedSharding or None"
