@@ -16,6 +16,7 @@ from jax.sharding import AbstractMesh, Mesh
 from autoshard.costs import MeshModel, ShardingSpec
 from autoshard.errors import PlanMismatchError
 from autoshard.graph import ASSUMED_WHILE_TRIPS
+from autoshard.placing import Place, at_path, global_arrays, initialise, places_of, shardings_for
 from autoshard.shardings import named_shardings
 from autoshard.tables import nbytes_text
 
@@ -269,6 +270,101 @@ class Plan(Model):
         binding = self._bound()
         ins, outs = ([spec_of(leaf.spec) for leaf in leaves] for leaves in (self.arguments, self.results))
         return named_shardings(mesh, ins, binding.in_tree), named_shardings(mesh, outs, binding.out_tree)
+
+    def shardings_for(self, tree: Any) -> Any:
+        """NamedShardings for a tree that is an argument, a result, or a part of one.
+
+        Leaves are found by path, shape and type, so a state that a checkpoint was restored to as plain dictionaries,
+        or only its parameters, will do: for `jax.device_put`, or as the target of a restore.
+
+        Args:
+            tree: Arrays or `jax.ShapeDtypeStruct`s; or a path as the report prints it, such as ``"state['params']"``
+                or ``"result[0]"``.
+
+        Returns:
+            A tree of the same structure; for a path, the subtree that stands there.
+
+        Raises:
+            InputError: The plan has no such leaves, or has them in several places with different shardings.
+
+        Example:
+            >>> import jax
+            >>> from autoshard import autoshard
+            >>> mesh = jax.make_mesh((4, 2), ("x", "y"))
+            >>> state = {"w": jax.ShapeDtypeStruct((8, 8), "float32"), "n": jax.ShapeDtypeStruct((), "int32")}
+            >>> plan = autoshard(lambda s: {"w": s["w"] * 2, "n": s["n"] + 1}, mesh).plan(state)
+            >>> plan.shardings_for({"n": state["n"]})["n"].is_fully_replicated
+            True
+            >>> plan.shardings_for("s['w']") == plan.in_shardings[0]["w"]
+            True
+        """
+        if isinstance(tree, str):
+            return at_path(self._places, self._trees, tree)
+        return shardings_for(self._places, tree)
+
+    def init(self, init_fn: Callable[..., Any], *args: Any) -> Any:
+        """Make a state where the plan wants it: every device computes its own part.
+
+        Args:
+            init_fn: Returns a state that is an argument of the planned function, or a part of one.
+            *args: Its arguments. Those without arrays in them, such as sizes, are not traced.
+
+        Returns:
+            What ``init_fn(*args)`` returns, sharded; it never exists whole on one device.
+
+        Raises:
+            InputError: The plan does not know such a state.
+
+        Example:
+            >>> import jax, jax.numpy as jnp
+            >>> from autoshard import autoshard
+            >>> mesh = jax.make_mesh((4, 2), ("x", "y"))
+            >>> plan = autoshard(lambda w, x: x @ w, mesh).plan(jnp.ones((8, 8)), jnp.ones((16, 8)))
+            >>> w = plan.init(jax.random.normal, jax.random.key(0), (8, 8))
+            >>> w.sharding == plan.in_shardings[0]
+            True
+        """
+        jitted, dynamic = initialise(init_fn, args, self.shardings_for)
+        return jitted(*dynamic)
+
+    def global_arrays(self, local: Any, *, at: str | None = None) -> Any:
+        """Global arrays out of what this process has read, when every process has read its own part.
+
+        Args:
+            local: A tree of host arrays: an argument of the planned function, or a part of one. Each leaf is this
+                process's part of it under the plan, in the order of its devices; or the whole, alike everywhere.
+            at: Path of that argument, such as ``"batch"``, where its leaves alone do not tell.
+
+        Returns:
+            The same tree of global arrays in the plan's shardings.
+
+        Raises:
+            InputError: The plan does not know such a tree.
+            SpecError: One line per leaf that is not this process's part.
+
+        Example:
+            >>> import jax, numpy as np
+            >>> from autoshard import autoshard
+            >>> mesh = jax.make_mesh((8,), ("data",))
+            >>> step = autoshard(lambda batch: batch["tokens"].sum(), mesh)
+            >>> plan = step.plan({"tokens": jax.ShapeDtypeStruct((64, 16), "int32")})
+            >>> batch = plan.global_arrays({"tokens": np.ones((64, 16), "int32")})  # one process: its part is all
+            >>> int(step(batch))
+            1024
+        """
+        return global_arrays(self._places[: len(self.arguments)], local, at)
+
+    @property
+    def _trees(self) -> list[Any]:
+        """NamedShardings of every argument and of the results."""
+        (args, kwargs), outs = self.shardings_on(self._bound().mesh)
+        return [*args, *(kwargs[name] for name in sorted(kwargs)), outs]
+
+    @property
+    def _places(self) -> list[Place]:
+        """All arguments, then all results."""
+        leaves = (*self.arguments, *self.results)
+        return places_of([leaf.name for leaf in leaves], [(leaf.shape, leaf.dtype) for leaf in leaves], self._trees)
 
     def verify(self, *, topology: str | None = None) -> Verification:
         """Compile the planned function and compare what XLA made of it with the plan.
