@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from autoshard.api import autoshard as autoshard
     from autoshard.auditing import audit as audit
     from autoshard.calibration import calibrate as calibrate
+    from autoshard.constraints import Constraints as Constraints
     from autoshard.exploring import explore as explore
     from autoshard.inferring import chain_sharding as chain_sharding
     from autoshard.inferring import dim_sharding as dim_sharding
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from autoshard.plan import Plan as Plan
 
 _HOMES = {
+    "Constraints": "autoshard.constraints",
     "Plan": "autoshard.plan",
     "audit": "autoshard.auditing",
     "autoshard": "autoshard.api",
@@ -40,6 +42,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "Constraints",
     "Plan",
     "audit",
     "autoshard",

@@ -15,6 +15,7 @@ import jax
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
 from autoshard.arguments import Options, flat_fixed, parse_bytes
+from autoshard.constraints import Constraints, Leaves, resolve
 from autoshard.costs import MeshModel
 from autoshard.emit import emit
 from autoshard.errors import InputError, PlanMismatchError, raise_all
@@ -22,7 +23,7 @@ from autoshard.hardware import mesh_model
 from autoshard.plan import Binding, Leaf, Plan, spec_of
 from autoshard.planner import PlanningOptions, fed_back, fingerprint, make_plan, price_baselines
 from autoshard.progress import show_progress
-from autoshard.shardings import Fixed, abstract_twin, has_explicit_axes, planning_mesh
+from autoshard.shardings import Fixed, abstract_twin, agrees, has_explicit_axes, planning_mesh
 from autoshard.tables import nbytes_text
 from autoshard.trace import Program, abstract, trace
 
@@ -64,6 +65,7 @@ def autoshard(
     on_failure: str = "raise",
     strict: bool = False,
     plan: Plan | str | os.PathLike[str] | None = None,
+    constraints: Constraints | None = None,
 ) -> Autosharded[P, R]: ...
 
 
@@ -84,6 +86,7 @@ def autoshard(
     on_failure: str = "raise",
     strict: bool = False,
     plan: Plan | str | os.PathLike[str] | None = None,
+    constraints: Constraints | None = None,
 ) -> Callable[[Callable[P, R]], Autosharded[P, R]]: ...
 
 
@@ -103,6 +106,7 @@ def autoshard(
     on_failure: str = "raise",
     strict: bool = False,
     plan: Plan | str | os.PathLike[str] | None = None,
+    constraints: Constraints | None = None,
 ) -> Autosharded[P, R] | Callable[[Callable[P, R]], Autosharded[P, R]]:
     """Shard a function over a mesh as well as a cost model and an integer program can.
 
@@ -125,7 +129,8 @@ def autoshard(
         on_failure: ``"raise"``, or ``"replicate"`` to run unsharded when no plan is found.
         strict: Raise for primitives without a sharding rule rather than run them replicated.
         plan: A plan made before, or the path of a saved one. It is refused if it is for another program or mesh, or
-            contradicts ``in_shardings``, ``out_shardings`` or ``memory_budget``.
+            contradicts ``in_shardings``, ``out_shardings``, ``constraints`` or ``memory_budget``.
+        constraints: What else the plan has to keep to; see `Constraints`.
 
     Returns:
         A callable with the signature of ``fn`` and the methods of `Autosharded`.
@@ -155,6 +160,7 @@ def autoshard(
         on_failure=on_failure,
         strict=strict,
         plan=plan,
+        constraints=constraints,
     )
     if fn is None:
         return lambda function: Autosharded(function, mesh, options)
@@ -302,16 +308,24 @@ class Autosharded(Generic[P, R]):
         options = self._options
         model = mesh_model(mesh, options.hardware)
         budget = options.memory_budget
-        ties = fed_back(program)
+        fixed = flat_fixed(options.in_shardings, program.args_info[0], program.argument_names, mesh, "in_shardings")
         outputs = flat_fixed(options.out_shardings, program.out_info, program.output_names, mesh, "out_shardings")
+        jaxpr = program.jaxpr.jaxpr
+        demands = resolve(
+            options.constraints,
+            Leaves(program.argument_names, tuple(_shape(var) for var in jaxpr.invars), fixed),
+            Leaves(program.output_names, tuple(_shape(var) for var in jaxpr.outvars), outputs),
+            mesh.axis_names,
+        )
+        ties = {**fed_back(program), **demands.ties}
         return PlanningOptions(
             mesh=model,
             budget_bytes=float(model.device.usable_memory_bytes if budget is None else budget),
-            fixed_arguments=flat_fixed(
-                options.in_shardings, program.args_info[0], program.argument_names, mesh, "in_shardings"
-            ),
-            fixed_outputs=outputs,
-            ties={out: argument for out, argument in ties.items() if out not in outputs},
+            fixed_arguments=demands.arguments,
+            fixed_outputs=demands.outputs,
+            ties={out: argument for out, argument in ties.items() if out not in demands.outputs},
+            same_arguments=demands.same_arguments,
+            reopen=options.constraints.in_code == "reopen",
             time_limit_s=options.time_limit_s,
             on_failure=options.on_failure,
             strict=options.strict,
@@ -332,6 +346,7 @@ class Autosharded(Generic[P, R]):
         contradictions = [
             *_other_shardings(plan.arguments, planning.fixed_arguments, "in_shardings"),
             *_other_shardings(plan.results, planning.fixed_outputs, "out_shardings"),
+            *_not_the_same(plan, planning),
         ]
         budget = self._options.memory_budget
         if budget is not None and plan.predicted.peak_memory_bytes > budget:
@@ -343,13 +358,23 @@ class Autosharded(Generic[P, R]):
         return plan.model_copy()
 
 
+def _shape(atom: Any) -> tuple[int, ...]:
+    return tuple(getattr(atom.aval, "shape", ()))
+
+
 def _other_shardings(leaves: Sequence[Leaf], fixed: Mapping[int, Fixed], what: str) -> list[str]:
     """Leaves that a plan shards otherwise than the caller fixed."""
     return [
         f"{what}: {leaves[number].name} is planned as {spec_of(leaves[number].spec)}"
         for number, dims in fixed.items()
-        if any(want is not None and want != have for want, have in zip(dims, leaves[number].spec))
+        if not agrees(spec_of(leaves[number].spec), dims)
     ]
+
+
+def _not_the_same(plan: Plan, planning: PlanningOptions) -> list[str]:
+    """Arguments that a plan shards differently though the caller wants them alike."""
+    pairs = [(plan.arguments[a], plan.arguments[b]) for a, b in planning.same_arguments]
+    return [f"same_as: {a.name} is not planned as {b.name}" for a, b in pairs if a.spec != b.spec]
 
 
 def _what_differs(plan: Plan, program: Program, planning: PlanningOptions) -> str:

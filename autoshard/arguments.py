@@ -11,6 +11,7 @@ import jax
 import pydantic
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, Sharding
 
+from autoshard.constraints import Constraints
 from autoshard.costs import MeshModel
 from autoshard.errors import OptionError, SpecError, raise_all
 from autoshard.plan import Plan
@@ -59,6 +60,7 @@ class Options(pydantic.BaseModel):
     on_failure: Literal["raise", "replicate"] = "raise"
     strict: bool = False
     plan: Plan | str | os.PathLike[str] | None = None
+    constraints: Constraints = pydantic.Field(default_factory=Constraints)
 
     @pydantic.field_validator("static_argnums", "donate_argnums", mode="before")
     @classmethod
@@ -69,6 +71,11 @@ class Options(pydantic.BaseModel):
     @classmethod
     def _names(cls, value: Any) -> tuple[str, ...]:
         return () if value is None else (value,) if isinstance(value, str) else tuple(value)
+
+    @pydantic.field_validator("constraints", mode="before")
+    @classmethod
+    def _constraints(cls, value: Any) -> Any:
+        return Constraints() if value is None else value
 
     @classmethod
     def checked(cls, **given: Any) -> Options:

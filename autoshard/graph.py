@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from autoshard.rules.base import Equation, OpRule, TensorFacts
+from autoshard.shardings import Fixed
 
 LITERAL = -1
 """Stands for an operand that is a literal (or does not exist): no value, no sharding."""
@@ -75,7 +76,7 @@ class Op:
     operand_until: tuple[int, ...]
     result_from: tuple[int, ...]
     source: str
-    fixed: tuple[tuple[str, ...] | None, ...] | None = None
+    fixed: Fixed | None = None
 
     @property
     def primitive(self) -> str:

@@ -24,7 +24,7 @@ from autoshard.errors import SpecError
 from autoshard.graph import LITERAL, Graph, Op, Use
 from autoshard.liveness import Liveness
 from autoshard.rules.base import TensorFacts
-from autoshard.shardings import Fixed
+from autoshard.shardings import Fixed, agrees
 from autoshard.solver import Edge, EdgeUsage, Problem, Usage
 from autoshard.strategies import SpecColumn, StrategySet, enumerate_strategies
 
@@ -153,6 +153,7 @@ def lower(
     budget_bytes: float | None = None,
     ties: Mapping[int, int] | None = None,
     fixed_outputs: Mapping[int, Fixed] | None = None,
+    same_arguments: Sequence[tuple[int, int]] = (),
 ) -> Lowered:
     """Build the optimisation problem of a graph.
 
@@ -163,6 +164,7 @@ def lower(
         budget_bytes: Memory per device, None for no limit.
         ties: Flat output number to the flat argument that it is fed back to.
         fixed_outputs: Flat output number to the sharding that the caller fixed.
+        same_arguments: Pairs of flat arguments that have one sharding.
 
     Returns:
         The problem and its legend.
@@ -170,7 +172,9 @@ def lower(
     Raises:
         SpecError: A fixed sharding is met by no strategy.
     """
-    return _Lowering(graph, liveness, mesh, budget_bytes).run(dict(ties or {}), dict(fixed_outputs or {}))
+    return _Lowering(graph, liveness, mesh, budget_bytes).run(
+        dict(ties or {}), dict(fixed_outputs or {}), same_arguments
+    )
 
 
 @dataclass(slots=True)
@@ -190,7 +194,9 @@ class _Lowering:
     sets: list[StrategySet | None] = field(default_factory=list)
     nodes: list[int] = field(default_factory=list)
 
-    def run(self, ties: dict[int, int], fixed_outputs: dict[int, Fixed]) -> Lowered:
+    def run(
+        self, ties: dict[int, int], fixed_outputs: dict[int, Fixed], same_arguments: Sequence[tuple[int, int]]
+    ) -> Lowered:
         for position, op in enumerate(self.graph.ops):
             self._add_op(position, op)
         for value in range(len(self.graph.values)):
@@ -342,6 +348,14 @@ class _Lowering:
                 link = Link(value, argument, OUTPUT, output, 1.0, self.graph.end, facts)
                 self._connect(link, self.nodes[argument], strategies.results[0])
 
+    def _hold_equal(self, argument: int, other: int) -> None:
+        """Forbid that two arguments have different shardings; arguments are the first operations."""
+        specs = [
+            [s.results[0] for s in strategies.strategies] for n in (argument, other) if (strategies := self.sets[n])
+        ]
+        equal = np.array([[a == b for b in specs[1]] for a in specs[0]])
+        self.edges.append(Edge(self.nodes[argument], self.nodes[other], np.where(equal, 0.0, np.inf)))
+
     def _fix_output(self, output: int, value: int, fixed: Fixed) -> None:
         """Charge the producer for the way to the nearest spec that agrees with what is fixed."""
         supplier = self.suppliers[value]
@@ -422,18 +436,15 @@ def agreeing_specs(shape: tuple[int, ...], fixed: Fixed, mesh: MeshModel) -> tup
     """The specs of a shape that agree with the dimensions that are fixed."""
     from autoshard.strategies import tensor_specs
 
-    if all(dim is not None for dim in fixed):
-        return (ShardingSpec.of(*(dim or () for dim in fixed)),)
-    return tuple(spec for spec in tensor_specs(shape, mesh) if _agrees(spec, fixed))
-
-
-def _agrees(spec: ShardingSpec, fixed: Fixed) -> bool:
-    return all(want is None or want == have for want, have in zip(fixed, spec.dims))
+    exact = [dim for dim in fixed if isinstance(dim, tuple)]
+    if len(exact) == len(fixed):
+        return (ShardingSpec.of(*exact),)
+    return tuple(spec for spec in tensor_specs(shape, mesh) if agrees(spec, fixed))
 
 
 def _filtered(strategies: StrategySet, fixed: Fixed, op: Op) -> StrategySet:
     """Only the strategies whose result agrees with what is fixed."""
-    kept = [i for i, s in enumerate(strategies.strategies) if _agrees(s.results[0], fixed)]
+    kept = [i for i, s in enumerate(strategies.strategies) if agrees(s.results[0], fixed)]
     if not kept:
         shape = op.equation.results[0].shape
         raise SpecError(

@@ -36,6 +36,8 @@ class PlanningOptions:
         fixed_arguments: Flat argument number to the sharding that the caller fixed.
         fixed_outputs: The same for flat results.
         ties: Flat output number to the flat argument that it is fed back to.
+        same_arguments: Pairs of flat arguments that have one sharding.
+        reopen: Whether constraints in the function's own code are planned as if they were not there.
         time_limit_s: Time for the solver.
         on_failure: ``raise``, or ``replicate`` to run unsharded when no plan is found.
         strict: Whether a primitive without a rule is an error.
@@ -47,6 +49,8 @@ class PlanningOptions:
     fixed_arguments: Mapping[int, Fixed] = field(default_factory=dict)
     fixed_outputs: Mapping[int, Fixed] = field(default_factory=dict)
     ties: Mapping[int, int] = field(default_factory=dict)
+    same_arguments: tuple[tuple[int, int], ...] = ()
+    reopen: bool = False
     time_limit_s: float = 60.0
     on_failure: str = "raise"
     strict: bool = False
@@ -70,7 +74,7 @@ def make_plan(program: Program, options: PlanningOptions) -> Plan:
         UnsupportedError: A primitive has no rule and ``strict`` was asked for.
     """
     begin = time.monotonic()
-    graph = fix_arguments(build_graph(program), options.fixed_arguments)
+    graph = planned_graph(program, options)
     unruled = _unruled(graph)
     if unruled and options.strict:
         raise UnsupportedError(
@@ -113,6 +117,7 @@ def _lower(program: Program, graph: Graph, options: PlanningOptions, usable: flo
     return lower(
         graph, liveness, options.mesh,
         budget_bytes=budget, ties=options.ties, fixed_outputs=options.fixed_outputs,
+        same_arguments=options.same_arguments,
     )  # fmt: skip
 
 
@@ -120,6 +125,15 @@ def _unruled(graph: Graph) -> tuple[str, ...]:
     """Primitives without a rule, with the user's line, each once."""
     seen = {f"{graph.ops[i].primitive} at {graph.ops[i].source}": None for i in graph.unruled}
     return tuple(seen)
+
+
+def planned_graph(program: Program, options: PlanningOptions) -> Graph:
+    """The graph of a program with what the caller fixed of arguments, and in the code unless that is reopened."""
+    graph = build_graph(program)
+    if options.reopen:
+        ops = tuple(replace(op, fixed=None) for op in graph.ops)
+        graph = Graph(graph.values, ops, graph.arguments, graph.outputs, graph.unruled)
+    return fix_arguments(graph, options.fixed_arguments)
 
 
 def fix_arguments(graph: Graph, fixed: Mapping[int, Fixed]) -> Graph:
@@ -243,8 +257,11 @@ def price_baselines(program: Program, options: PlanningOptions) -> dict[str, Tot
     "replicated" runs everything on every device. "data parallel" splits the leading dimension of the arguments that
     are not fed back over the whole mesh and replicates those that are; what happens in between is optimised.
     """
-    free = replace(options, budget_bytes=None, fixed_outputs={}, on_failure="replicate", on_progress=None)
-    graph = build_graph(program)
+    free = replace(
+        options, budget_bytes=None, fixed_arguments={}, fixed_outputs={}, same_arguments=(), on_failure="replicate",
+        on_progress=None,
+    )  # fmt: skip
+    graph = planned_graph(program, free)
     replicated = _lower(program, graph, free)
     nothing = tuple(0 for _ in replicated.problem.costs)
     names = (program.argument_names, program.output_names, program.donated)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -12,11 +13,31 @@ from autoshard.costs import ShardingSpec
 from autoshard.errors import MeshError
 
 Axes = tuple[str, ...]
-Fixed = tuple[Axes | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """A dimension that may be split over these mesh axes only."""
+
+    axes: Axes
+
+
+Fixed = tuple[Axes | Within | None, ...]
 """A sharding asked for: per dimension the mesh axes, None where it is left free."""
 
 
-def fixed_dims(sharding: Any, rank: int, unconstrained: Iterable[int] = ()) -> Fixed:
+def agrees(spec: ShardingSpec, fixed: Fixed) -> bool:
+    """Whether a spec is what was asked for, dimension by dimension."""
+    return all(_dim_agrees(want, have) for want, have in zip(fixed, spec.dims))
+
+
+def _dim_agrees(want: Axes | Within | None, have: Axes) -> bool:
+    if isinstance(want, Within):
+        return all(axis in want.axes for axis in have)
+    return want is None or want == have
+
+
+def fixed_dims(sharding: Any, rank: int, unconstrained: Iterable[int] = ()) -> tuple[Axes | None, ...]:
     """Dimension by dimension what a PartitionSpec or NamedSharding fixes; `PartitionSpec.UNCONSTRAINED` is free."""
     spec = sharding.spec if isinstance(sharding, NamedSharding) else sharding
     entries = tuple(spec) + (None,) * (rank - len(spec))
