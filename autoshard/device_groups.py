@@ -21,7 +21,7 @@ Groups = tuple[tuple[int, ...], ...]
 
 _IOTA = re.compile(r"\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
 _SUB_AXIS = re.compile(r"(.+):\((\d+)\)(\d+)")
-_AXIS_REFERENCE = re.compile(r"\s*'?([^',:()]+)'?(:\(\d+\)\d+)?(?:,|$)")
+_AXIS_REFERENCE = re.compile(r"\s*('[^']+'|[^',:()]+)(:\(\d+\)\d+)?(?:,|$)")
 _NAMED = re.compile(r"\{mesh(\[[^\]]*\])(?:, device_ids=(\([^()]*(?:\([^()]*\)[^()]*)?\)))?, \[([^\]]*)\]\}")
 _TILED = re.compile(r"\{devices=\[([\d,]+)\](<=\[[\d,]+\](?:T\([\d,]+\))?|[\d,]+)( last_tile_dim_replicate)?\}")
 
@@ -220,7 +220,7 @@ def _mesh_axes(text: str) -> dict[str, int]:
 
 def _axis_references(text: str) -> list[str]:
     """Axes and sub-axes of `'a','b':(1)2`; a question mark, which leaves a dimension open, is none."""
-    return [name + sub_axis for name, sub_axis in _AXIS_REFERENCE.findall(text) if name != "?"]
+    return [name.strip("'") + sub_axis for name, sub_axis in _AXIS_REFERENCE.findall(text) if name != "?"]
 
 
 def _device_ids(text: str) -> tuple[int, ...]:
