@@ -8,13 +8,16 @@ from typing import ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 Topology = Literal["switch", "ring", "line", "full"]
+TORUS: tuple[Topology, ...] = ("ring", "line")
+"""Topologies whose devices pass on what is not for them."""
+
 CollectiveKind = Literal["all-gather", "all-reduce", "reduce-scatter", "all-to-all", "permute"]
 
 
 class Frozen(BaseModel):
     """Settings of the boundary models: values that neither change nor take unknown fields."""
 
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class CollectiveFit(Frozen):
@@ -84,6 +87,15 @@ class Link(Frozen):
     def _fits_from_json(cls, fits: object) -> object:
         return tuple(fits) if isinstance(fits, list) else fits
 
+    @field_validator("fits")
+    @classmethod
+    def _one_fit_of_a_kind(cls, fits: tuple[CollectiveFit, ...]) -> tuple[CollectiveFit, ...]:
+        kinds = [fit.kind for fit in fits]
+        twice = sorted({kind for kind in kinds if kinds.count(kind) > 1})
+        if twice:
+            raise ValueError(f"two laws for {twice[0]}: a link carries one for each collective")
+        return fits
+
     def fit(self, kind: CollectiveKind) -> CollectiveFit | None:
         """What was measured for a collective, if anything."""
         return next((fit for fit in self.fits if fit.kind == kind), None)
@@ -94,7 +106,13 @@ class Link(Frozen):
         Devices of a torus dimension that are not neighbours reach each other through those in between: a hop takes
         `stride` times as long, and the `stride` interleaved groups share the wires. A part that does not go all the way
         round does not wrap.
+
+        Args:
+            size: Number of devices.
+            stride: How far apart they are; together they have to divide the link.
         """
+        if size < 1 or stride < 1 or self.size % (size * stride):
+            raise ValueError(f"a link of {self.size} devices has no part of {size} at a stride of {stride}")
         if size == self.size:
             return self
         if self.topology in ("switch", "full"):
@@ -110,11 +128,24 @@ class Link(Frozen):
 
 
 def cut_links(links: tuple[Link, ...], start: int, stop: int) -> list[Link]:
-    """The parts of links, major first, between two boundaries given as products of what is major of them."""
+    """The parts of links, major first, between two boundaries given as products of what is major of them.
+
+    A boundary may fall inside a link at a place that does not divide it (6 devices as 3 of 2 on links of 2 and 3). The
+    devices in between then lie across several links, and are taken to share the slowest one.
+    """
     cut, major = [], 1
     for link in links:
         low, high = max(major, start), min(major * link.size, stop)
         if high > low:
+            if low % major or high % low or major * link.size % high:
+                return [_across(links, stop // start)]
             cut.append(link.part(size=high // low, stride=major * link.size // high))
         major *= link.size
     return cut
+
+
+def _across(links: tuple[Link, ...], size: int) -> Link:
+    slowest = min(links, key=lambda link: link.bytes_per_s)
+    topology = "line" if slowest.topology in TORUS else "switch"
+    latency_s = sum(link.latency_s for link in links)
+    return slowest.model_copy(update={"topology": topology, "size": size, "latency_s": latency_s, "fits": ()})

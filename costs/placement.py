@@ -61,20 +61,21 @@ def torus_axes(
         sizes: Size of each mesh axis, major first.
         shapes: Shapes that a slice can have, in chips.
         wrap_size: The size at which a dimension wraps around; 0 where all do if every one is a multiple of 4.
-        devices_per_chip: Devices on a chip: the minor-most dimension; they share its links.
+        devices_per_chip: Devices on a chip: the minor-most dimension; they share its links. Where their number does not
+            divide all devices, each is on a chip of its own.
         slices: Number of slices, or None for as few as possible.
         inside: Rate of one link of a chip.
         outside: Rate of a chip between slices.
     """
     devices = math.prod(sizes.values())
-    chips = max(1, devices // devices_per_chip)
+    shared = devices_per_chip if devices % devices_per_chip == 0 else 1
+    chips = devices // shared
     count = slices if slices is not None else _fewest_slices(chips, shapes)
-    if chips % count:
+    if count < 1 or chips % count:
         raise ValueError(f"{chips} chips do not make {count} equal slices")
     rest = dict(sizes)
     far = _take_major(rest, count)
-    near = _take_minor(rest, math.gcd(devices, devices_per_chip))
-    shared = devices_per_chip if devices % devices_per_chip == 0 else 1
+    near = _take_minor(rest, shared)
     link = (inside[0] / shared, inside[1])
     shape = _best_shape(rest, chips // count, shapes)
     placed = _place(rest, _torus_links(shape, wrap_size, link))

@@ -1,6 +1,7 @@
 """Presets: every machine, every number with a source, axes on the links that JAX gives them."""
 
 import math
+import random
 from collections.abc import Iterator
 
 import pytest
@@ -87,6 +88,20 @@ def test_presets_have_the_axes_asked_for(name: str, sizes: dict[str, int]) -> No
     mesh = MeshModel.preset(name, sizes)
     assert mesh.sizes == sizes
     assert 0 < mesh.device.usable_memory_bytes <= mesh.device.memory_bytes
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_links_make_up_every_axis_whatever_the_sizes(name: str) -> None:
+    pick = random.Random(name)
+    for _ in range(60):
+        sizes = {axis: pick.choice((1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 32, 64)) for axis in "abcd"[: pick.randint(1, 4)]}
+        mesh = MeshModel.preset(name, sizes)
+        assert mesh.sizes == sizes
+        for axis, size in sizes.items():
+            for factor in (factor for factor in range(1, size + 1) if size % factor == 0):
+                for major, part in ((1, factor), (factor, size // factor)):
+                    links_of_part = mesh.links(f"{axis}:({major}){part}")
+                    assert math.prod(link.size for link in links_of_part) == part, (sizes, axis, major, part)
 
 
 @pytest.mark.parametrize(("name", "shape", "expected"), WRAP_RULES)

@@ -101,3 +101,16 @@ def test_a_part_of_an_axis_runs_over_its_own_links() -> None:
     assert [(link.size, link.fabric) for link in mesh.links("x:(1)8")] == [(4, "between"), (2, "within")]
     assert [(link.size, link.fabric) for link in mesh.links("x:(4)8")] == [(8, "within")]
     assert [(link.size, link.fabric) for link in mesh.links("x:(8)2")] == [(2, "within")]
+
+
+def test_a_part_across_links_runs_at_the_slowest() -> None:
+    """3 of 12 devices, every fourth, on hosts of 6: the boundary falls inside a host."""
+    mesh = MeshModel.preset("h100-sxm", {"x": 12})
+    between, within = mesh.links("x")
+    assert (between.size, within.size) == (2, 6)
+    (part,) = mesh.links("x:(1)3")
+    assert (part.size, part.fabric, part.bytes_per_s) == (3, between.fabric, between.bytes_per_s)
+    assert part.latency_s == between.latency_s + within.latency_s
+    (minor,) = mesh.links("x:(3)4")
+    assert (minor.size, minor.fabric) == (4, between.fabric)
+    assert [(link.size, link.fabric) for link in mesh.links("x:(4)3")] == [(3, "host")]
