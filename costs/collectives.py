@@ -2,7 +2,8 @@
 
 The time is what the links allow (`laws.py` says how), the wire bytes are what one device sends by ring formulas:
 all-gather and reduce-scatter V (n-1)/n, all-reduce twice that, all-to-all s (n-1)/n, permute s, where V is the whole
-array, s a shard and n the number of devices.
+array, s a shard and n the number of devices. Axes are names, or one name; bytes that are negative, and axes that are
+unknown or overlap, raise a ValueError.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from collections.abc import Sequence
 
 from .cost import Cost
 from .laws import collective_law
+from .links import CollectiveKind
 from .mesh import MeshModel
 
 
-def all_gather(nbytes: float, axes: Sequence[str], mesh: MeshModel, wire_scale: float = 1.0) -> Cost:
+def all_gather(nbytes: float, axes: str | Sequence[str], mesh: MeshModel, wire_scale: float = 1.0) -> Cost:
     """Collects the shards along `axes`.
 
     Args:
@@ -23,10 +25,10 @@ def all_gather(nbytes: float, axes: Sequence[str], mesh: MeshModel, wire_scale: 
         mesh: The mesh.
         wire_scale: Bytes on the wire per byte of the tensor.
     """
-    return collective_law("all-gather", tuple(axes), mesh).cost(nbytes * wire_scale)
+    return _cost("all-gather", nbytes, axes, mesh, wire_scale)
 
 
-def reduce_scatter(nbytes: float, axes: Sequence[str], mesh: MeshModel, wire_scale: float = 1.0) -> Cost:
+def reduce_scatter(nbytes: float, axes: str | Sequence[str], mesh: MeshModel, wire_scale: float = 1.0) -> Cost:
     """Sums along `axes` and leaves every device its shard; costs what gathering the result back would.
 
     Args:
@@ -35,10 +37,10 @@ def reduce_scatter(nbytes: float, axes: Sequence[str], mesh: MeshModel, wire_sca
         mesh: The mesh.
         wire_scale: Bytes on the wire per byte of the tensor.
     """
-    return collective_law("reduce-scatter", tuple(axes), mesh).cost(nbytes * wire_scale)
+    return _cost("reduce-scatter", nbytes, axes, mesh, wire_scale)
 
 
-def all_reduce(nbytes: float, axes: Sequence[str], mesh: MeshModel, wire_scale: float = 1.0) -> Cost:
+def all_reduce(nbytes: float, axes: str | Sequence[str], mesh: MeshModel, wire_scale: float = 1.0) -> Cost:
     """Sums along `axes` and leaves every device the whole sum.
 
     Args:
@@ -47,10 +49,10 @@ def all_reduce(nbytes: float, axes: Sequence[str], mesh: MeshModel, wire_scale: 
         mesh: The mesh.
         wire_scale: Bytes on the wire per byte of the tensor.
     """
-    return collective_law("all-reduce", tuple(axes), mesh).cost(nbytes * wire_scale)
+    return _cost("all-reduce", nbytes, axes, mesh, wire_scale)
 
 
-def all_to_all(nbytes: float, axes: Sequence[str], mesh: MeshModel, wire_scale: float = 1.0) -> Cost:
+def all_to_all(nbytes: float, axes: str | Sequence[str], mesh: MeshModel, wire_scale: float = 1.0) -> Cost:
     """Moves a split from one dimension to another.
 
     Args:
@@ -59,10 +61,10 @@ def all_to_all(nbytes: float, axes: Sequence[str], mesh: MeshModel, wire_scale: 
         mesh: The mesh.
         wire_scale: Bytes on the wire per byte of the tensor.
     """
-    return collective_law("all-to-all", tuple(axes), mesh).cost(nbytes * wire_scale)
+    return _cost("all-to-all", nbytes, axes, mesh, wire_scale)
 
 
-def collective_permute(nbytes: float, axes: Sequence[str], mesh: MeshModel, wire_scale: float = 1.0) -> Cost:
+def collective_permute(nbytes: float, axes: str | Sequence[str], mesh: MeshModel, wire_scale: float = 1.0) -> Cost:
     """Every device sends its shard to another one, anywhere along `axes`.
 
     Args:
@@ -71,4 +73,10 @@ def collective_permute(nbytes: float, axes: Sequence[str], mesh: MeshModel, wire
         mesh: The mesh.
         wire_scale: Bytes on the wire per byte of the tensor.
     """
-    return collective_law("permute", tuple(axes), mesh).cost(nbytes * wire_scale)
+    return _cost("permute", nbytes, axes, mesh, wire_scale)
+
+
+def _cost(kind: CollectiveKind, nbytes: float, axes: str | Sequence[str], mesh: MeshModel, wire_scale: float) -> Cost:
+    if not (nbytes >= 0 and wire_scale > 0):
+        raise ValueError(f"{kind} of {nbytes} bytes times {wire_scale} on the wire: bytes are not negative")
+    return collective_law(kind, (axes,) if isinstance(axes, str) else tuple(axes), mesh).cost(nbytes * wire_scale)

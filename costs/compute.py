@@ -17,7 +17,12 @@ def compute_cost(flops: float, nbytes: float, dtype: str, mesh: MeshModel) -> Co
         nbytes: Bytes that one device reads and writes.
         dtype: Precision of the operands, by numpy's name.
         mesh: The mesh whose device does the work.
+
+    Raises:
+        ValueError: A number is negative.
     """
+    if not (flops >= 0 and nbytes >= 0):
+        raise ValueError(f"work is not negative, got {flops} floating point operations and {nbytes} bytes")
     device = mesh.device
     seconds = max(flops / device.peak(dtype), nbytes / device.memory_bytes_per_s)
     return Cost(compute_s=seconds, flops=flops, memory_traffic_bytes=nbytes)

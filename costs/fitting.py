@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from functools import lru_cache
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,13 @@ class Measurement:
     size: int
     nbytes: float
     seconds: float
+
+    def __post_init__(self) -> None:
+        if not (self.size >= 2 and self.nbytes > 0 and self.seconds > 0):
+            raise ValueError(
+                f"a measured {self.kind} among {self.size} devices of {self.nbytes} bytes in {self.seconds} s: "
+                "it takes at least 2 devices, some bytes and some time"
+            )
 
     @property
     def sent_bytes(self) -> float:
@@ -92,13 +99,19 @@ def _relative_fit(columns: Array, seconds: Array) -> list[float]:
 
 def _non_negative(columns: Array, wanted: Array) -> Array:
     """Least squares with coefficients of at least 0: the best of all subsets of columns, of which there are few."""
-    count = columns.shape[1]
-    best, least = np.zeros(count), math.inf
-    for size in range(1, count + 1):
-        for subset in combinations(range(count), size):
-            found = np.linalg.lstsq(columns[:, subset], wanted, rcond=None)[0]
-            error = float(np.sum((columns[:, subset] @ found - wanted) ** 2))
-            if (found >= 0).all() and error < least - 1e-12:
-                best, least = np.zeros(count), error
-                best[list(subset)] = found
-    return best
+    corner = np.linalg.qr(np.column_stack([columns, wanted])).R  # the same problem in as few rows as unknowns
+    columns, wanted = corner[:, :-1], corner[:, -1]
+    subsets = _subsets(columns.shape[1])
+    inverses = np.linalg.pinv(np.where(subsets[:, None, :], columns, 0.0), rcond=1e-13)
+    found = np.where(subsets, inverses @ wanted, 0.0)
+    errors = np.sum((found @ columns.T - wanted) ** 2, axis=1)
+    errors[(found < 0).any(axis=1)] = np.inf
+    best = np.flatnonzero(errors <= errors.min() + 1e-12)[0]
+    return np.asarray(found[best], dtype=np.float64)
+
+
+@lru_cache
+def _subsets(count: int) -> NDArray[np.bool_]:
+    """All subsets of so many things, smaller ones first, `[subsets, things]`."""
+    every = np.array(list(product((False, True), repeat=count)))
+    return every[np.argsort(every.sum(axis=1), kind="stable")]

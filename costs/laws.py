@@ -26,12 +26,13 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .cost import ZERO_COST, Cost
-from .links import CollectiveFit, CollectiveKind, Link
+from .links import TORUS, CollectiveFit, CollectiveKind, Link
 from .mesh import MeshModel
 
 Level = Sequence[Link]
@@ -97,6 +98,7 @@ class CollectiveLaw:
 @lru_cache(maxsize=1 << 14)
 def collective_law(kind: CollectiveKind, axes: tuple[str, ...], mesh: MeshModel) -> CollectiveLaw:
     """The law of `kind` over `axes`; axes of size 1 drop out."""
+    _check_disjoint(axes, mesh)
     levels = _levels(axes, mesh)
     size = _size([link for level in levels for link in level])
     terms, inner = [], size
@@ -113,6 +115,13 @@ def sent_per_byte(kind: CollectiveKind, size: int) -> float:
     if kind == "permute":
         return 1.0
     return (2 if kind == "all-reduce" else 1) * (size - 1) / size
+
+
+def _check_disjoint(axes: tuple[str, ...], mesh: MeshModel) -> None:
+    for one, other in pairwise(sorted(axes, key=mesh.place)):
+        (axis, major), (next_axis, next_major) = mesh.place(one), mesh.place(other)
+        if axis == next_axis and next_major < major * mesh.size(one):
+            raise ValueError(f"a collective runs over every axis once: {one!r} and {other!r} overlap")
 
 
 def _levels(axes: tuple[str, ...], mesh: MeshModel) -> list[list[Link]]:
@@ -134,7 +143,7 @@ def _term(kind: CollectiveKind, level: Level, inner: int) -> LevelTerm:
     fits = [fit for link in level if (fit := link.fit(kind)) is not None]
     if len(fits) == len(level):
         return _fitted(fits, sent_per_byte(kind, _size(level)) / share, _size(level))
-    if level[0].topology not in ("ring", "line"):
+    if level[0].topology not in TORUS:
         return _switched(sent_per_byte(kind, _size(level)) / share, level)
     hops_s = sum(link.latency_s * _hops(link) for link in level) * (2 if kind == "all-reduce" else 1)
     return LevelTerm(s_per_byte=_TORUS_S_PER_BYTE[kind](level) / share, latency_s=hops_s, bound=True)

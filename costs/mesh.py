@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from functools import cached_property
-from typing import Literal, Self
+from functools import cached_property, lru_cache
+from numbers import Integral
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from .links import Frozen, Link, Topology, cut_links
+from .links import TORUS, Frozen, Link, Topology, cut_links
 
 Platform = Literal["cpu", "tpu", "gpu"]
 
@@ -25,6 +26,7 @@ _PRECISION_FALLBACK: dict[str, tuple[str, float]] = {
     "float64": ("float32", 2.0),
 }
 
+_SHORT_DTYPE = re.compile(r"(bf|f|fp|tf|s|i|u|c)[0-9]+\w*")
 
 _SUB_AXIS = re.compile(r"(?P<axis>.+):\((?P<major>[0-9]+)\)(?P<size>[0-9]+)")
 
@@ -38,6 +40,16 @@ def split_sub_axis(name: str) -> tuple[str, int, int] | None:
     """Axis, size of what is major, and size of a part of an axis; None for a whole axis."""
     match = _SUB_AXIS.fullmatch(name)
     return (match["axis"], int(match["major"]), int(match["size"])) if match else None
+
+
+def axis_sizes(sizes: Mapping[str, int]) -> dict[str, int]:
+    """Names and sizes of mesh axes as plain numbers, all at least 1."""
+    if not isinstance(sizes, Mapping):
+        raise TypeError(f"the sizes of a mesh map axis names to numbers, such as {{'x': 4, 'y': 2}}; got {sizes!r}")
+    for name, size in sizes.items():
+        if not isinstance(size, Integral) or size < 1:
+            raise ValueError(f"mesh axis {name!r} has size {size!r}: sizes are whole numbers of at least 1")
+    return {name: int(size) for name, size in sizes.items()}
 
 
 class MeshAxis(Frozen):
@@ -86,7 +98,7 @@ class DeviceModel(Frozen):
 
     name: str
     platform: Platform
-    peak_flops_per_s: dict[str, float]
+    peak_flops_per_s: dict[str, Annotated[float, Field(gt=0)]]
     memory_bytes: int = Field(gt=0)
     usable_memory_bytes: int = Field(gt=0)
     memory_bytes_per_s: float = Field(gt=0)
@@ -99,8 +111,23 @@ class DeviceModel(Frozen):
             raise ValueError("peak_flops_per_s needs an entry for float32, the precision all others fall back to")
         return dict(sorted(peaks.items()))
 
+    @model_validator(mode="after")
+    def _usable_memory_is_there(self) -> DeviceModel:
+        if self.usable_memory_bytes > self.memory_bytes:
+            raise ValueError(
+                f"usable_memory_bytes={self.usable_memory_bytes} is more than memory_bytes={self.memory_bytes}"
+            )
+        return self
+
     def peak(self, dtype: str) -> float:
-        """Peak FLOP/s for operands of `dtype`, by the nearest precision that the device lists."""
+        """Peak FLOP/s for operands of `dtype`, by the nearest precision that the device lists.
+
+        Args:
+            dtype: Name as numpy spells it.
+
+        Raises:
+            ValueError: It is a short name, such as `bf16`.
+        """
         precision, factor = _precision(dtype), 1.0
         while precision not in self.peak_flops_per_s:
             precision, slower = _PRECISION_FALLBACK.get(precision, ("float32", 1.0))
@@ -108,7 +135,10 @@ class DeviceModel(Frozen):
         return self.peak_flops_per_s[precision] / factor
 
 
+@lru_cache
 def _precision(dtype: str) -> str:
+    if _SHORT_DTYPE.fullmatch(dtype):
+        raise ValueError(f"{dtype!r} is a short name of a dtype: give numpy's, such as 'bfloat16', 'float32' or 'int8'")
     if dtype.startswith("float8"):
         return "float8"
     if dtype in ("uint8", "int4", "uint4"):
@@ -148,16 +178,34 @@ class MeshModel(Frozen):
             raise ValueError(f"two mesh axes are called {twice[0]!r}: every axis needs its own name")
         return self
 
+    @model_validator(mode="after")
+    def _fabrics_are_of_one_kind(self) -> MeshModel:
+        kinds: dict[str, str] = {}
+        for link in (link for axis in self.axes for link in axis.links):
+            kind = "torus" if link.topology in TORUS else link.topology
+            if kinds.setdefault(link.fabric, kind) != kind:
+                raise ValueError(
+                    f"links of fabric {link.fabric!r} are of kinds {kinds[link.fabric]} and {kind}: one fabric's links "
+                    "share the work of a collective, so another kind needs a fabric of its own"
+                )
+        return self
+
     @staticmethod
     def uniform(sizes: Mapping[str, int], *, bytes_per_s: float, latency_s: float) -> MeshModel:
         """A mesh where every axis is the same switch: seconds are `latency_s + wire bytes / bytes_per_s`.
 
         With `bytes_per_s=1.0, latency_s=0.0` all costs are plain bytes.
+
+        Args:
+            sizes: Size of each axis, major first.
+            bytes_per_s: What one device sends in all.
+            latency_s: Seconds per collective.
         """
         from .hardware import UNIT_DEVICE
 
         axes = tuple(
-            MeshAxis.of(name, size, bytes_per_s=bytes_per_s, latency_s=latency_s) for name, size in sizes.items()
+            MeshAxis.of(name, size, bytes_per_s=bytes_per_s, latency_s=latency_s)
+            for name, size in axis_sizes(sizes).items()
         )
         return MeshModel(axes=axes, device=UNIT_DEVICE)
 
@@ -169,10 +217,13 @@ class MeshModel(Frozen):
             name: One of `autoshard.costs.PRESET_NAMES`.
             sizes: Size of each axis, major first.
             slices: Number of TPU slices that the data-center network joins; by default as few as the machine allows.
+
+        Raises:
+            ValueError: The name is unknown, a size is not positive, or the devices do not make so many slices.
         """
         from .hardware import preset_mesh
 
-        return preset_mesh(name, sizes, slices)
+        return preset_mesh(name, axis_sizes(sizes), slices)
 
     @cached_property
     def axis_names(self) -> tuple[str, ...]:
@@ -227,7 +278,7 @@ class MeshModel(Frozen):
 
     def wire_scale(self, dtype: str) -> float:
         """Bytes on the wire per byte of the tensor: the CPU backend sends bfloat16 and float8 in twice their width."""
-        widened = dtype == "bfloat16" or dtype.startswith("float8")
+        widened = _precision(dtype) in ("bfloat16", "float8")
         return 2.0 if widened and self.device.platform == "cpu" else 1.0
 
     def __copy__(self) -> Self:

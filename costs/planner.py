@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations, permutations
+from numbers import Integral
 
 import numpy as np
 from numpy.typing import NDArray
@@ -125,6 +126,8 @@ class Planner:
         state: State = tuple(
             tuple(self._position(axis) for axis in dim if self.mesh.size(axis) > 1) for dim in spec.dims
         )
+        for axis in spec.partial:
+            self.mesh.size(axis)
         return self.table.graph.index[state]
 
     def _position(self, axis: str) -> int:
@@ -290,6 +293,12 @@ class Planner:
 @lru_cache(maxsize=1024)
 def planner_of(mesh: MeshModel, shape: tuple[int, ...], itemsize: int, wire_scale: float) -> Planner:
     """The planner of one shape on one mesh."""
+    if not isinstance(mesh, MeshModel):
+        raise TypeError(f"{mesh!r} is no MeshModel: make one with MeshModel.preset or MeshModel.uniform")
+    if not all(isinstance(size, Integral) and size >= 0 for size in shape):
+        raise ValueError(f"a tensor has no shape {shape}: sizes are whole numbers of at least 0")
+    if not (itemsize > 0 and wire_scale > 0):
+        raise ValueError(f"an element takes some bytes, got {itemsize}, and {wire_scale} on the wire for each of them")
     names, sizes = split_axes(mesh)
     table = path_table(mesh, shape, itemsize, wire_scale)
     return Planner(mesh, shape, itemsize, wire_scale, table, names, sizes)

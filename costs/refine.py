@@ -18,15 +18,17 @@ def refined_axes(specs: Iterable[ShardingSpec], sizes: Mapping[str, int]) -> dic
         specs: Specs that may name parts of axes, such as `x:(2)4`.
         sizes: Sizes of the axes of the mesh, major first.
 
+    Raises:
+        ValueError: An axis is unknown, or no mesh has all of these parts.
+
     Example:
         >>> refined_axes([ShardingSpec.of("x:(1)2", "y")], {"x": 8, "y": 2})
         {'x:(1)2': 2, 'x:(2)4': 4, 'y': 2}
     """
     bounds = {name: {1, size} for name, size in sizes.items()}
-    for part in (split_sub_axis(name) for spec in specs for name in spec.axes if name not in sizes):
-        if part is not None:
-            axis, major, size = part
-            bounds[axis] |= {major, major * size}
+    for name in (name for spec in specs for name in (*spec.axes, *spec.partial) if name not in sizes):
+        axis, major, size = _split(name, sizes)
+        bounds[axis] |= {major, major * size}
     return {
         name: size for axis, found in bounds.items() for name, size in _parts(axis, sorted(found), sizes[axis]).items()
     }
@@ -40,19 +42,34 @@ def refined_spec(spec: ShardingSpec, axes: Mapping[str, int], sizes: Mapping[str
         axes: The axes of the refined mesh, as `refined_axes` gives them.
         sizes: Sizes of the axes of the original mesh.
     """
-    return ShardingSpec.of(*([part for name in dim for part in _within(name, axes, sizes)] for dim in spec.dims))
+
+    def refined(names: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(part for name in names for part in _within(name, axes, sizes))
+
+    return ShardingSpec.of(*map(refined, spec.dims), partial=refined(spec.partial))
 
 
 def _parts(axis: str, bounds: list[int], size: int) -> dict[str, int]:
     if len(bounds) <= 2:
         return {axis: size}
+    for low, high in pairwise(bounds):
+        if high % low:
+            raise ValueError(f"mesh axis {axis!r} of size {size} cannot be cut both at {low} and at {high}")
     return {sub_axis_name(axis, low, high // low): high // low for low, high in pairwise(bounds)}
+
+
+def _split(name: str, sizes: Mapping[str, int]) -> tuple[str, int, int]:
+    """Axis, size of what is major, and size of an axis or a part of one."""
+    axis, major, size = split_sub_axis(name) or (name, 1, sizes.get(name, 0))
+    if axis not in sizes:
+        raise ValueError(f"unknown mesh axis {name!r}: this mesh has axes {', '.join(sizes)}")
+    return axis, major, size
 
 
 def _within(name: str, axes: Mapping[str, int], sizes: Mapping[str, int]) -> list[str]:
     """The refined axes that make up an axis or a part of one, major first."""
     if name in axes:
         return [name]
-    axis, major, size = split_sub_axis(name) or (name, 1, sizes[name])
+    axis, major, size = _split(name, sizes)
     found = [(part, split_sub_axis(part)) for part in axes]
     return [part for part, cut in found if cut and cut[0] == axis and major <= cut[1] < major * size]

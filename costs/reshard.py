@@ -53,6 +53,10 @@ def plan_resharding(
         sub_axes: Whether constraints may name parts of axes, such as `x:(2)4`. That saves a little on meshes with axes
             of several sizes, but the constraints have to be written on a mesh with its axes cut (`refined_axes`).
 
+    Raises:
+        TypeError: A spec is no `ShardingSpec`, or the mesh no `MeshModel`.
+        ValueError: A rank differs, an axis is unknown or cut, or a size is negative.
+
     Example:
         >>> mesh = MeshModel.uniform({"x": 4, "y": 2}, bytes_per_s=1.0, latency_s=0.0)
         >>> source, target = ShardingSpec.of("y", None, "x"), ShardingSpec.of(None, ("x", "y"), None)
@@ -73,6 +77,7 @@ def _planned(
     wire_scale: float,
     sub_axes: bool,
 ) -> ReshardingPlan:
+    _check_specs(source, target)
     planner = planner_of(mesh, shape, itemsize, wire_scale)
     return planner.plan_cutting(source, target) if sub_axes else planner.plan(source, target)
 
@@ -86,7 +91,16 @@ def reshard_table(
     *,
     wire_scale: float = 1.0,
 ) -> ReshardTable:
-    """Costs of `plan_resharding` between all `sources` and all `targets`."""
+    """Costs of `plan_resharding` between all `sources` and all `targets`.
+
+    Args:
+        sources: The specs that the tensor may have.
+        targets: The specs that may be wanted.
+        shape: Shape of the whole tensor.
+        itemsize: Bytes of one element.
+        mesh: The mesh.
+        wire_scale: Bytes on the wire per byte of the tensor (`mesh.wire_scale(dtype)`).
+    """
     return _tabled(tuple(sources), tuple(targets), tuple(shape), itemsize, mesh, wire_scale)
 
 
@@ -99,6 +113,7 @@ def _tabled(
     mesh: MeshModel,
     wire_scale: float,
 ) -> ReshardTable:
+    _check_specs(*sources, *targets)
     planner = planner_of(mesh, shape, itemsize, wire_scale)
     cells = np.full((3, len(sources), len(targets)), np.inf)
     summed = [j for j, spec in enumerate(targets) if not spec.partial]
@@ -116,6 +131,12 @@ def _tabled(
     cells[2] -= held
     cells.setflags(write=False)
     return ReshardTable(seconds=cells[0], wire_bytes=cells[1], extra_bytes=cells[2])
+
+
+def _check_specs(*specs: object) -> None:
+    for spec in specs:
+        if not isinstance(spec, ShardingSpec):
+            raise TypeError(f"{spec!r} is no ShardingSpec: ShardingSpec.of takes what a PartitionSpec does")
 
 
 def _fill_partial_targets(
@@ -136,12 +157,48 @@ def communication_resharding_cost_vector(
     *,
     wire_scale: float = 1.0,
 ) -> Array:
-    """Seconds to bring a tensor into `required`, one entry for each spec in which its producer may leave it."""
+    """Seconds to bring a tensor into `required`, one entry for each spec in which its producer may leave it.
+
+    Args:
+        sources: The specs in which the producer may leave the tensor.
+        shape: Shape of the whole tensor.
+        itemsize: Bytes of one element.
+        required: The spec that is wanted.
+        mesh: The mesh.
+        wire_scale: Bytes on the wire per byte of the tensor (`mesh.wire_scale(dtype)`).
+
+    Returns:
+        `[sources]`, at least 0; infinite where there is no way (a sum cannot become partial again).
+
+    Example:
+        >>> mesh = MeshModel.uniform({"x": 2, "y": 4}, bytes_per_s=1.0, latency_s=0.0)
+        >>> held = [ShardingSpec.of("x", "y"), ShardingSpec.of("x", None), ShardingSpec.of(None, None)]
+        >>> communication_resharding_cost_vector(held, (8, 8), 4, ShardingSpec.of("x", None), mesh).tolist()
+        [96.0, 0.0, 0.0]
+    """
     return reshard_table(sources, (required,), shape, itemsize, mesh, wire_scale=wire_scale).seconds[:, 0]
 
 
 def memory_resharding_cost_vector(
-    sources: Sequence[ShardingSpec], shape: Sequence[int], itemsize: int, required: ShardingSpec, mesh: MeshModel
+    sources: Sequence[ShardingSpec],
+    shape: Sequence[int],
+    itemsize: int,
+    required: ShardingSpec,
+    mesh: MeshModel,
+    *,
+    wire_scale: float = 1.0,
 ) -> Array:
-    """Bytes held beyond the source shard on the way to `required`, one entry for each spec of the producer."""
-    return reshard_table(sources, (required,), shape, itemsize, mesh).extra_bytes[:, 0]
+    """Bytes held beyond the source shard on the way to `required`, one entry for each spec of the producer.
+
+    Args:
+        sources: The specs in which the producer may leave the tensor.
+        shape: Shape of the whole tensor.
+        itemsize: Bytes of one element.
+        required: The spec that is wanted.
+        mesh: The mesh.
+        wire_scale: As for `communication_resharding_cost_vector`: the way taken may depend on it.
+
+    Returns:
+        `[sources]`, at least 0; infinite where there is no way.
+    """
+    return reshard_table(sources, (required,), shape, itemsize, mesh, wire_scale=wire_scale).extra_bytes[:, 0]

@@ -32,6 +32,11 @@ class ShardingSpec:
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.dims, tuple) or not all(map(_is_axes, (*self.dims, self.partial))):
+            raise TypeError(
+                f"a sharding spec holds a tuple of axis names for each dimension, got {self.dims!r} and partial "
+                f"{self.partial!r}: ShardingSpec.of('x', None, ('y', 'z')) makes them"
+            )
         object.__setattr__(self, "partial", tuple(sorted(self.partial)))
         names = [*self.axes, *self.partial]
         twice = sorted({name for name in names if names.count(name) > 1})
@@ -42,9 +47,14 @@ class ShardingSpec:
         object.__setattr__(self, "_hash", hash((self.dims, self.partial)))
 
     @staticmethod
-    def of(*dims: str | Sequence[str] | None, partial: Sequence[str] = ()) -> ShardingSpec:
-        """Builds a spec as one writes a `PartitionSpec`: `None`, an axis name, or several names, major first."""
-        return _interned(tuple(_axes_of(entry) for entry in dims), tuple(partial))
+    def of(*dims: str | Sequence[str] | None, partial: str | Sequence[str] | None = ()) -> ShardingSpec:
+        """Builds a spec as one writes a `PartitionSpec`: `None`, an axis name, or several names, major first.
+
+        Raises:
+            TypeError: An entry is none of these.
+            ValueError: An axis is used twice.
+        """
+        return _interned(tuple(map(_axes_of, dims)), _axes_of(partial))
 
     @staticmethod
     def replicated(rank: int) -> ShardingSpec:
@@ -105,7 +115,15 @@ def _dim_text(dim: tuple[str, ...]) -> str:
 def _axes_of(entry: str | Sequence[str] | None) -> tuple[str, ...]:
     if entry is None:
         return ()
-    return (entry,) if isinstance(entry, str) else tuple(entry)
+    if isinstance(entry, str):
+        return (entry,)
+    if not isinstance(entry, Sequence) or not _is_axes(axes := tuple(entry)):
+        raise TypeError(f"{entry!r} is no entry of a sharding spec: give None, a mesh axis, or several, major first")
+    return axes
+
+
+def _is_axes(value: object) -> bool:
+    return isinstance(value, tuple) and all(isinstance(name, str) for name in value)
 
 
 @lru_cache(maxsize=1 << 16)
