@@ -113,6 +113,24 @@ def decode_step_s(read_bytes: float) -> float:
     return memory_s(read_bytes / 8, V5E)
 
 
+def whole_bytes(*shape: int, itemsize: int) -> int:
+    """Bytes of an array of which every device holds a copy."""
+    return memory_cost(ShardingSpec.replicated(len(shape)), shape, itemsize, torus(8, w=45e9))
+
+
+def checkpoint_bytes(tokens: int) -> int:
+    """Three bfloat16 activations a layer of LLaMA-2-13B, [tokens, 5120] and twice [tokens, 13824]."""
+    return whole_bytes(40, tokens, 5120, itemsize=2) + 2 * whole_bytes(40, tokens, 13824, itemsize=2)
+
+
+def matmul_flops() -> int:
+    """All devices together, of A[B_X, D_Y] W[D_Y, F] on X=4, Y=8, Z=4: Z repeats the work of the others."""
+    mesh = torus(4, 8, 4, w=45e9)
+    rows, inner = ShardingSpec.of("x", "y").shard_shape((128, 1024), mesh)
+    _, columns = ShardingSpec.of("y", None).shard_shape((1024, 4096), mesh)
+    return 2 * rows * inner * columns * mesh.num_devices
+
+
 WIDE = 2 * 1024 * 4096
 
 ANSWERS: dict[str, Callable[[], float]] = {
@@ -153,6 +171,15 @@ ANSWERS: dict[str, Callable[[], float]] = {
     "gpu-70b-time": lambda: arithmetic_s(6.3e24 / (4096 * 0.45), H100) / DAY_S,
     # Bytes that specs hold and collectives send.
     "shard-mem-dev": lambda: memory_cost(ShardingSpec.of(("x", "y"), None), (128, 2048), 1, torus(2, 8, 2, w=45e9)),
+    "tf-q1-kv": lambda: whole_bytes(2, 64, 4096, itemsize=1),
+    "tf-q2-total": matmul_flops,
+    "tr-q2-state": lambda: whole_bytes(13 * 10**9, itemsize=2 + 4 + 4),
+    "tr-q2-act": lambda: checkpoint_bytes(16 * 10**6),
+    "tr-q3-act": lambda: checkpoint_bytes(3 * 10**6),
+    "inf-kv-tok": lambda: whole_bytes(2, 64, 8, 256, itemsize=1),
+    "ai-kv32k": lambda: whole_bytes(32768, 162_000, itemsize=1),
+    "ai-112": lambda: whole_bytes(32, 8192, 160_000, itemsize=1) + whole_bytes(70 * 10**9, itemsize=1),
+    "gpu-70b-8": lambda: memory_cost(ShardingSpec.of("x"), (70 * 10**9,), 2 + 4 + 4, switch(8, 450e9)),
     "shard-q1": lambda: (
         torus(4, 8, 2, w=45e9).num_devices
         * memory_cost(ShardingSpec.of("x", None), (64, 64), 1, torus(4, 8, 2, w=45e9))
@@ -191,6 +218,12 @@ ANSWERS: dict[str, Callable[[], float]] = {
     "tpu-ici-crit": lambda: network_intensity(v5p_torus(1)),
     "tr-dp-crit": lambda: network_intensity(v5p_torus(1)),
     "tr-dp-crit3": lambda: network_intensity(v5p_torus(3)),
+    "tr-deepseek2": lambda: 40e6 / network_intensity(v5p_torus(3)),
+    "tr-2m-chips": lambda: 2e6 / network_intensity(v5p_torus(3)),
+    "tr-tp-70b": lambda: 30_000 / network_intensity(v5p_torus(1)),
+    "tr-tp-need8": lambda: 8 * network_intensity(v5p_torus(1)),
+    "tr-tp-gemma": lambda: 50_000 / network_intensity(v5p_torus(1)),
+    "ai-Y22": lambda: 28_672 / network_intensity(v5p_torus(2)),
     "tr-q3-minbatch": lambda: network_intensity(v5p_torus(3)) * 4096,
     "tr-int8": lambda: network_intensity(v5p_torus(1), "int8"),
     "shard-q4-D": lambda: 2 * network_intensity(v5p_torus(1)),
@@ -199,14 +232,13 @@ ANSWERS: dict[str, Callable[[], float]] = {
 }
 
 OUTSIDE = {
-    "counts parameters, FLOPs, tokens or bytes of a model": (
-        "roof-dot roof-batched tf-q1-attn tf-q1-kv tf-q2-total tf-q4-prefill tf-q5 tf-attn-mlp tf-q6 tr-q1-ffw "
-        "tr-q1-attn tr-q1-total tr-q2-state tr-q2-act tr-q3-act at-ffw at-vocab at-total at-flop inf-q1 inf-kv-tok "
-        "ai-kv32k ai-112 gpu-70b-8 gpu-70b-tok tr-deepseek2"
+    "counts parameters, FLOPs or tokens of a model, or divides one by the other": (
+        "roof-dot roof-batched tf-q1-attn tf-q4-prefill tf-q5 tf-attn-mlp tf-q6 tr-q1-ffw tr-q1-attn tr-q1-total "
+        "at-ffw at-vocab at-total at-flop inf-q1 gpu-70b-tok"
     ),
-    "optimises a layout in closed form, which is the solver's work": (
-        "tr-q3-mixed-max tr-q3-mixed-sum tr-q3-xopt tr-tp-70b tr-tp-need8 tr-tp-gemma tr-xopt tr-mixed99 tr-2m-chips "
-        "tr-2m-mixed at-xopt at-xroot inf-2dws-coef ai-Y22 ai-Y56 gpu-dp-moe gpu-tp gpu-pp"
+    "balances two axes of a layout in closed form, which is the solver's work": (
+        "tr-q3-mixed-max tr-q3-mixed-sum tr-q3-xopt tr-xopt tr-mixed99 tr-2m-mixed at-xopt at-xroot inf-2dws-coef "
+        "ai-Y56"
     ),
     "is about serving: batches, queries, evictions": "ai-evict ai-pg ai-qps-bf16 ai-qps-int8",
     "compares utilisation or node counts of finished runs": "tf-q7 tpu-q2-hosts",
@@ -216,7 +248,9 @@ OUTSIDE = {
     "counts a 16 GiB or 96 GiB memory as 16e9 or 96e9 bytes": (
         "tpu-q2-hbm tr-q3-hbm tr-dp-max ai-86 ai-7 ai-min-bf16 ai-min-int8"
     ),
-    "leaves out the factor (n-1)/n, or is a product of nominal rates": "gpu-ag2-approx gpu-node-bw gpu-dp-node",
+    "leaves out the factor (n-1)/n of a switch, or is a product or a ratio of nominal rates": (
+        "gpu-ag2-approx gpu-node-bw gpu-dp-node gpu-dp-moe gpu-tp gpu-pp"
+    ),
     "is wrong in the source: it prints 81, its own formula 128 (3/4)^2 is 72": "inf-2dws",
 }
 
