@@ -15,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from autoshard.costs import CollectiveFit, Link, Measurement, MeshAxis, MeshModel, fit_collective, relative_errors
 from autoshard.costs.links import CollectiveKind
-from autoshard.errors import MeshError
+from autoshard.errors import MeshError, OptionError
 from autoshard.hardware import mesh_model
 from autoshard.shardings import planning_mesh
 
@@ -119,7 +119,7 @@ def calibrate(
 
     Args:
         mesh: A mesh of devices that are there.
-        sizes_bytes: Sizes to measure, as the cost functions count them: at least 4, multiples of the device count.
+        sizes_bytes: At least 4 sizes to measure, as the cost functions count them; rounded up to what splits evenly.
         repeats: Timed runs of each, after one to warm up.
         hardware: Preset or model for arithmetic and memory; None follows the devices' kind.
 
@@ -128,19 +128,16 @@ def calibrate(
 
     Raises:
         MeshError: The mesh has no devices, or no axis above 1.
-        ValueError: There are fewer than 4 sizes.
+        OptionError: There are fewer than 4 sizes, or no repeats.
     """
-    twin = planning_mesh(mesh)
-    if not isinstance(twin, Mesh):
-        raise MeshError("an AbstractMesh has no devices to measure: give a mesh of real ones, as jax.make_mesh makes")
-    if len(set(sizes_bytes)) < 4:
-        raise ValueError(f"a law and its error need at least 4 message sizes, got {len(set(sizes_bytes))}")
+    twin = _measurable(mesh)
     axes = [name for name, size in twin.shape.items() if size > 1]
-    if not axes:
-        raise MeshError("the mesh has no axis above 1: there is no collective to measure")
+    rounded = {axis: _rounded(sizes_bytes, twin.shape[axis]) for axis in axes}
+    if repeats < 1:
+        raise OptionError(f"repeats={repeats}: a time needs at least 1 run")
     base = mesh_model(twin, hardware)
     found = [
-        _calibrated(axis, [_measured(kind, axis, size, twin, repeats) for size in sorted(set(sizes_bytes))])
+        _calibrated(axis, [_measured(kind, axis, nbytes, twin, repeats) for nbytes in rounded[axis]])
         for axis in axes
         for kind in _COLLECTIVES
     ]
@@ -154,6 +151,28 @@ def calibrate(
         }
     )
     return Calibration(model=model, collectives=tuple(found), virtual=base.platform == "cpu")
+
+
+def _measurable(mesh: Mesh) -> Mesh:
+    """The mesh with Auto axes."""
+    twin = planning_mesh(mesh)
+    if not isinstance(twin, Mesh):
+        raise MeshError("an AbstractMesh has no devices to measure: give a mesh of real ones, as jax.make_mesh makes")
+    if twin.size == 1:
+        raise MeshError("the mesh has no axis above 1: there is no collective to measure")
+    return twin
+
+
+def _rounded(sizes_bytes: Sequence[int], devices: int) -> list[int]:
+    """The sizes, ascending, rounded up to what splits evenly over so many devices."""
+    whole = _ITEMSIZE * devices
+    rounded = sorted({-(-nbytes // whole) * whole for nbytes in sizes_bytes if nbytes > 0})
+    if len(rounded) < 4:
+        raise OptionError(
+            f"sizes_bytes={tuple(sizes_bytes)}: a law and its error need at least 4 message sizes, these make "
+            f"{len(rounded)} that split over {devices} devices"
+        )
+    return rounded
 
 
 def _calibrated(axis: str, measurements: list[Measurement]) -> CalibratedCollective:
@@ -193,10 +212,10 @@ _COLLECTIVES: dict[CollectiveKind, Callable[[jax.Array, str, int], jax.Array]] =
 
 
 def _measured(kind: CollectiveKind, axis: str, nbytes: int, mesh: Mesh, repeats: int) -> Measurement:
-    """The median time of one collective; the bytes are rounded up to what splits evenly."""
+    """The median time of one collective."""
     size = mesh.shape[axis]
-    per_shard = max(1, -(-nbytes // (_ITEMSIZE * size)))
-    local = per_shard if kind == "all-gather" else per_shard * size
+    elements = nbytes // _ITEMSIZE
+    local = elements // size if kind == "all-gather" else elements
     spec = PartitionSpec(mesh.axis_names)
     run = jax.jit(
         jax.shard_map(
@@ -204,9 +223,7 @@ def _measured(kind: CollectiveKind, axis: str, nbytes: int, mesh: Mesh, repeats:
         )
     )
     argument = jax.device_put(np.zeros(local * mesh.size, np.float32), NamedSharding(mesh, spec))
-    return Measurement(
-        kind=kind, size=size, nbytes=per_shard * size * _ITEMSIZE, seconds=_median_seconds(run, argument, repeats)
-    )
+    return Measurement(kind=kind, size=size, nbytes=nbytes, seconds=_median_seconds(run, argument, repeats))
 
 
 def _median_seconds(run: Callable[[jax.Array], jax.Array], argument: jax.Array, repeats: int) -> float:

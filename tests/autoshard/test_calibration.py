@@ -11,7 +11,7 @@ from jax.sharding import AbstractMesh
 from autoshard import calibrate
 from autoshard.calibration import Calibration
 from autoshard.costs import CollectiveFit, Measurement, MeshModel, ShardingSpec, all_gather, plan_resharding
-from autoshard.errors import MeshError
+from autoshard.errors import MeshError, OptionError
 
 KINDS = {"all-gather", "all-reduce", "reduce-scatter", "all-to-all", "permute"}
 SMALL = tuple(1 << power for power in (10, 12, 14, 16))
@@ -75,10 +75,18 @@ def test_a_saved_model_reads_back(calibration: Calibration, tmp_path: Path) -> N
 def test_what_cannot_be_measured_is_refused() -> None:
     with pytest.raises(MeshError, match="an AbstractMesh has no devices to measure"):
         calibrate(AbstractMesh((4, 2), ("x", "y")))  # type: ignore[arg-type]
+    with pytest.raises(MeshError, match=r"mesh must be a jax.sharding.Mesh or AbstractMesh, not dict"):
+        calibrate({"x": 4})  # type: ignore[arg-type]
     with pytest.raises(MeshError, match="no axis above 1"):
         calibrate(jax.make_mesh((1,), ("x",), devices=jax.devices()[:1]))
-    with pytest.raises(ValueError, match="at least 4 message sizes, got 2"):
-        calibrate(jax.make_mesh((4, 2), ("x", "y")), sizes_bytes=(1024, 2048, 1024))
+    mesh = jax.make_mesh((4, 2), ("x", "y"))
+    for sizes in ((1024, 2048, 1024), (1, 2, 3, 16, 32), (-1024, 0, 1024, 2048, 4096)):
+        with pytest.raises(OptionError, match=r"at least 4 message sizes, these make [23] that split over 4 devices"):
+            calibrate(mesh, sizes_bytes=sizes)
+    with pytest.raises(OptionError, match="repeats=0: a time needs at least 1 run"):
+        calibrate(mesh, repeats=0)
+    with pytest.raises(OptionError, match="hardware='gpu' is not a preset"):
+        calibrate(mesh, hardware="gpu")
 
 
 def test_measurements_and_laws_are_public() -> None:
