@@ -15,7 +15,7 @@ import numpy as np
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from autoshard.costs.fitting import Measurement, fit_collective, relative_errors
-from tests.costs.measurements import published
+from tests.costs.measurements import held_out, published
 
 DEVICES = {"H100": "sm_90", "B200": "sm_100_B200", "GB200": "sm_100_GB200", "GB300": "sm_103"}
 TESTED_ABOVE_BYTES = 1 << 20
@@ -46,7 +46,7 @@ def _print_errors() -> None:
     within, total = 0, 0
     for name, device in DEVICES.items():
         for kind, by_size in sorted(published(device).items()):
-            errors = np.concatenate([_held_out_errors(by_size, size, kind == "permute") for size in by_size])
+            errors = _held_out_errors(by_size, same_group=kind == "permute")
             good = int((np.abs(errors) <= TOLERANCE).sum())
             print(
                 f"{name:5} {kind:14} {good:3} of {len(errors):3} within 25 %, median {np.median(np.abs(errors)):.1%}"
@@ -57,11 +57,12 @@ def _print_errors() -> None:
     print(f"all but permutes: {within} of {total} within 25 % ({within / total:.1%})")
 
 
-def _held_out_errors(by_size: dict[int, list[Measurement]], held_out: int, keep_group: bool) -> np.ndarray:
-    """Errors on every other size of one group size, of a law fitted on the remaining sizes of all other group sizes."""
-    others = [points for size, points in by_size.items() if size != held_out or keep_group]
-    fit = fit_collective([point for points in others for point in points[::2]])
-    return relative_errors(fit, [point for point in by_size[held_out][1::2] if point.nbytes > TESTED_ABOVE_BYTES])
+def _held_out_errors(by_size: dict[int, list[Measurement]], same_group: bool) -> np.ndarray:
+    errors = [
+        relative_errors(fit_collective(seen), [point for point in unseen if point.nbytes > TESTED_ABOVE_BYTES])
+        for seen, unseen in held_out(by_size, same_group=same_group)
+    ]
+    return np.concatenate(errors)
 
 
 if __name__ == "__main__":

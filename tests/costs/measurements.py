@@ -9,6 +9,9 @@ from pathlib import Path
 from autoshard.costs.fitting import Measurement
 from autoshard.costs.links import CollectiveKind
 
+Seen = list[Measurement]
+Unseen = list[Measurement]
+
 SMALLEST_FITTED_BYTES = 1 << 18
 """Below this, times are launches and outliers."""
 
@@ -34,6 +37,20 @@ def published(device: str) -> dict[CollectiveKind, dict[int, list[Measurement]]]
         before = found.setdefault(kind, {}).get(size, [])
         found[kind][size] = sorted([*before, *series], key=lambda point: point.nbytes)
     return found
+
+
+def held_out(by_size: dict[int, list[Measurement]], *, same_group: bool = False) -> Iterator[tuple[Seen, Unseen]]:
+    """What to fit a law of one collective to, and what to test it on, until every point has been tested once.
+
+    A law is tested on one group size and every other message size, having seen the other message sizes of the other
+    group sizes, or of this one too where there are too few.
+    """
+    sizes = sorted({point.nbytes for points in by_size.values() for point in points})
+    for group, tested in by_size.items():
+        others = [points for size, points in by_size.items() if size != group or same_group]
+        for half in (set(sizes[::2]), set(sizes[1::2])):
+            seen = [point for points in others for point in points if point.nbytes not in half]
+            yield seen, [point for point in tested if point.nbytes in half]
 
 
 def _series(table: dict[str, list[list[float]]]) -> Iterator[tuple[str, CollectiveKind, int]]:

@@ -8,7 +8,7 @@ import pytest
 from autoshard.costs import CollectiveFit, MeshModel, all_gather
 from autoshard.costs.fitting import Measurement, fit_collective, relative_errors
 from autoshard.costs.links import CollectiveKind
-from tests.costs.measurements import published
+from tests.costs.measurements import held_out, published
 
 DEVICES = ("sm_90", "sm_100_B200", "sm_100_GB200", "sm_103")
 COUNTED: tuple[CollectiveKind, ...] = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all")
@@ -63,15 +63,15 @@ def test_too_little_or_mixed_data_is_refused() -> None:
 
 
 def test_laws_hold_on_sizes_and_groups_they_have_not_seen() -> None:
-    """Every group size in turn is held out, and every other message size of the rest."""
-    errors = []
-    for device in DEVICES:
-        for kind, by_size in published(device).items():
-            for held_out in by_size if kind in COUNTED else ():
-                seen = [point for size, points in by_size.items() if size != held_out for point in points[::2]]
-                unseen = [point for point in by_size[held_out][1::2] if point.nbytes > MIB]
-                errors.extend(relative_errors(fit_collective(seen), unseen))
-    assert len(errors) > 700
+    """Every point above 1 MiB, by a law fitted to other group sizes only, and of those to every other message size."""
+    errors: list[float] = []
+    for by_kind in map(published, DEVICES):
+        for kind in COUNTED:
+            for seen, unseen in held_out(by_kind[kind]):
+                assert not {point.nbytes for point in seen} & {point.nbytes for point in unseen}
+                assert not {point.size for point in seen} & {point.size for point in unseen}
+                errors.extend(relative_errors(fit_collective(seen), [p for p in unseen if p.nbytes > MIB]))
+    assert len(errors) > 1400
     assert np.mean(np.abs(errors) <= 0.25) >= 0.80
 
 
