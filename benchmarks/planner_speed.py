@@ -58,9 +58,9 @@ def _new_pairs(sizes: dict[str, int]) -> None:
     mesh = MeshModel.uniform(sizes, bytes_per_s=1e9, latency_s=1e-6)
     specs = all_specs(tuple(sizes), 4)
     pick = random.Random(0)
+    pairs = dict.fromkeys((pick.choice(specs), pick.choice(specs)) for _ in range(2 * NEW_PAIRS))
     times = []
-    for _ in range(NEW_PAIRS):
-        source, target = pick.choice(specs), pick.choice(specs)
+    for source, target in list(pairs)[:NEW_PAIRS]:
         start = time.perf_counter()
         plan_resharding(source, target, (4096, 4096, 4096, 4096), 2, mesh)
         times.append(time.perf_counter() - start)

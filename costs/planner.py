@@ -218,7 +218,7 @@ class Planner:
         if self.state_index(source) == self.state_index(target) and source.partial == target.partial:
             return ReshardingPlan(source=source, target=target)
         best = _no_way(source, target)
-        for step in self._reductions(source, frozenset(source.partial) - frozenset(target.partial)):
+        for step in self.reductions(source, frozenset(source.partial) - frozenset(target.partial)):
             rest = self._plan_to_partial(step.spec, target)
             if rest.possible:
                 best = min(best, self._joined(source, step, rest), key=_rank)
@@ -236,7 +236,7 @@ class Planner:
             extra_bytes=max(0.0, self.shard_bytes(first.spec) + rest.extra_bytes - held),
         )
 
-    def _reductions(self, spec: ShardingSpec, over: frozenset[str]) -> Iterator[ReshardStep]:
+    def reductions(self, spec: ShardingSpec, over: frozenset[str]) -> Iterator[ReshardStep]:
         """Every way to take the sums over some of the axes `over` in one collective."""
         for count in range(1, len(over) + 1):
             for axes in combinations(sorted(over), count):
@@ -307,7 +307,7 @@ def planner_of(mesh: MeshModel, shape: tuple[int, ...], itemsize: int, wire_scal
 @lru_cache(maxsize=1024)
 def _partial_row(planner: Planner, source: ShardingSpec) -> SpecRow:
     """The row of a source with sums to take: one reduction first, the rest is the row of what it leaves."""
-    reductions = tuple(planner._reductions(source, frozenset(source.partial)))
+    reductions = tuple(planner.reductions(source, frozenset(source.partial)))
     rows = [planner.row(step.spec) for step in reductions]
     seconds = np.stack([row.seconds + step.seconds for row, step in zip(rows, reductions)])
     wire_bytes = np.stack([row.wire_bytes + step.wire_bytes for row, step in zip(rows, reductions)])
