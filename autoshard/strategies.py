@@ -143,8 +143,8 @@ def enumerate_strategies(
     if rule.fixed is not None:
         return _as_set([pricing.fixed(rule.fixed)])
     best: dict[tuple[ShardingSpec, ...], Strategy] = {}
-    for assignment, scattered in _assignments(rule, mesh):
-        strategy = pricing.strategy(assignment, scattered)
+    for assignment, scattered, busy in _assignments(rule, mesh):
+        strategy = pricing.strategy(assignment, scattered, busy)
         if strategy is None:
             continue
         key = strategy.operands + strategy.results
@@ -174,12 +174,17 @@ Scattered = tuple[tuple[int, Axes], ...]
 """Result dimensions onto which reduction axes are scattered, with the axes."""
 
 
-def _assignments(rule: OpRule, mesh: MeshModel) -> Iterator[tuple[tuple[Axes, ...], Scattered]]:
+Busy = tuple[tuple[int, Axes], ...]
+"""The factors that communicate, with their axes in the order of the mesh: what communication depends on."""
+
+
+def _assignments(rule: OpRule, mesh: MeshModel) -> Iterator[tuple[tuple[Axes, ...], Scattered, Busy]]:
     """Every assignment of axes to factors, every order of axes on a factor, every end of a reduction.
 
     Each axis takes one of: idle; a factor; a summing factor with a scatter onto a dimension of the first result.
     Axes of size one stay idle. The extents must divide.
     """
+    quiet = [factor.combine is Combine.PARALLEL for factor in rule.factors]
     axes = [(a, mesh.size(a)) for a in mesh.axis_names if mesh.size(a) > 1]
     places = _places(rule)
     for choice in _choices(rule, places, [size for _, size in axes], [1] * len(rule.factors)):
@@ -191,12 +196,13 @@ def _assignments(rule: OpRule, mesh: MeshModel) -> Iterator[tuple[tuple[Axes, ..
             by_factor.setdefault(place[0], []).append(axis)
             if place[1] >= 0:
                 by_dimension.setdefault(place[1], []).append(axis)
+        busy = tuple([(f, tuple(group)) for f, group in by_factor.items() if not quiet[f]])
         scatters = [tuple(zip(by_dimension, orders)) for orders in _orders(by_dimension.values())]
         for orders in _orders(by_factor.values()):
             of = dict(zip(by_factor, orders))
             assignment = tuple(of.get(f, ()) for f in range(len(rule.factors)))
             for scattered in scatters:
-                yield assignment, scattered
+                yield assignment, scattered, busy
 
 
 Place = tuple[int, int] | None
@@ -262,11 +268,12 @@ class _Pricing:
         touches = rule.touches or (1.0,) * len(tensors)
         self.touched = [(k, share) for k, (kept, share) in enumerate(zip(traffic, touches)) if kept and share]
         self.placed: list[dict[tuple[Axes, ...], Placed | None]] = [{} for _ in tensors]
+        self.scatters: dict[tuple[ShardingSpec, Scattered], ShardingSpec | None] = {}
         self.computes: dict[tuple[int, float], Cost] = {}
         self.ends: dict[object, tuple[tuple[Collective, ...], Cost]] = {}
         self.dtype = (operands or results)[0].dtype if operands or results else "float32"
 
-    def strategy(self, assignment: tuple[Axes, ...], scattered: Scattered) -> Strategy | None:
+    def strategy(self, assignment: tuple[Axes, ...], scattered: Scattered, busy: Busy) -> Strategy | None:
         """The strategy of an assignment; None if a dimension could not be split that way."""
         placed = []
         for k, (factors, *_) in enumerate(self.tensors):
@@ -286,14 +293,14 @@ class _Pricing:
             if final is None:
                 return None
             after[0] = final
-            scratch = placed[count][1] - self._shard_bytes(final, self.results[0])
-        collectives, communication = self._communication(assignment, scattered, placed)
+            scratch = placed[count][1] * (1 - 1 / math.prod(self._parts(axes) for _, axes in scattered))
+        collectives, communication = self._communication(busy, scattered, placed) if busy else ((), ZERO_COST)
         return Strategy(
             assignment,
             tuple([spec for spec, _ in placed[:count]]),
             tuple(after),
             collectives,
-            self._is_local(assignment, scattered),
+            bool(scattered) or self._is_local(assignment, busy),
             self._compute(assignment, placed),
             communication,
             scratch,
@@ -318,7 +325,10 @@ class _Pricing:
         return parts
 
     def _shard_bytes(self, spec: ShardingSpec, facts: TensorFacts) -> float:
-        return math.prod(spec.shard_shape(facts.shape, self.mesh)) * facts.itemsize
+        elements = 1
+        for extent, axes in zip(facts.shape, spec.dims):
+            elements *= -(-extent // self._parts(axes))
+        return elements * facts.itemsize
 
     def _place(self, k: int, assignment: tuple[Axes, ...]) -> Placed | None:
         """The sharding of one tensor; None if it has none.
@@ -347,20 +357,23 @@ class _Pricing:
 
     def _scatter(self, spec: ShardingSpec, scattered: Scattered) -> ShardingSpec | None:
         """Append the scattered axes as the minor ones; None if the dimension does not divide."""
-        dims = list(spec.dims)
-        for d, axes in scattered:
-            dims[d] += axes
-            if self.results[0].shape[d] % self._parts(dims[d]):
-                return None
-        return ShardingSpec.of(*dims)
+        key = spec, scattered
+        if key not in self.scatters:
+            dims = list(spec.dims)
+            for d, axes in scattered:
+                dims[d] += axes
+            divides = all(self.results[0].shape[d] % self._parts(dims[d]) == 0 for d, _ in scattered)
+            self.scatters[key] = ShardingSpec.of(*dims) if divides else None
+        return self.scatters[key]
 
-    def _is_local(self, assignment: tuple[Axes, ...], scattered: Scattered) -> bool:
+    def _is_local(self, assignment: tuple[Axes, ...], busy: Busy) -> bool:
         """Whether XLA would do something else, unless told shard by shard."""
-        if scattered or any(assignment[f] for f in self.rule.local_factors):
+        if any([assignment[f] for f in self.rule.local_factors]):
             return True
-        split = [self.combines[f] for f, axes in enumerate(assignment) if axes]
-        several = sum(combine in REDUCTIONS for combine in split) > 1
-        return (several and self.rule.merges) or any(combine in EXCHANGES for combine in split)
+        if not busy:
+            return False
+        several = self.rule.merges and sum(self.combines[f] in REDUCTIONS for f, _ in busy) > 1
+        return several or any(self.combines[f] in EXCHANGES for f, _ in busy)
 
     def _compute(self, assignment: tuple[Axes, ...], placed: Sequence[Placed]) -> Cost:
         """Roofline over the local part of the work; the traffic is that of the operands and results kept in memory."""
@@ -377,25 +390,18 @@ class _Pricing:
         return cost
 
     def _communication(
-        self, assignment: tuple[Axes, ...], scattered: Scattered, placed: Sequence[Placed]
+        self, busy: Busy, scattered: Scattered, placed: Sequence[Placed]
     ) -> tuple[tuple[Collective, ...], Cost]:
         """All collectives of a strategy, in order: exchanges of operands, ends of reductions, running totals."""
-        busy = tuple(
-            (f, axes) for f, axes in enumerate(assignment) if axes and self.combines[f] is not Combine.PARALLEL
-        )
-        if not busy:
-            return (), ZERO_COST
         key = busy, scattered, placed[0][1], placed[len(self.operands)][1]
         known = self.ends.get(key)
         if known is None:
-            found = [*self._before(busy, assignment, placed), *self._after(busy, scattered, placed)]
+            found = [*self._before(busy, placed), *self._after(busy, scattered, placed)]
             total = sum((cost for _, cost in found), ZERO_COST)
             known = self.ends[key] = tuple(collective for collective, _ in found), total
         return known
 
-    def _before(
-        self, busy: Sequence[tuple[int, Axes]], assignment: tuple[Axes, ...], placed: Sequence[Placed]
-    ) -> Iterator[tuple[Collective, Cost]]:
+    def _before(self, busy: Busy, placed: Sequence[Placed]) -> Iterator[tuple[Collective, Cost]]:
         """Shards that change places, and borders that are sent to neighbours.
 
         The borders of later dimensions include those of earlier ones.
@@ -420,9 +426,7 @@ class _Pricing:
         """Extent of the dimension of the first operand that has this factor."""
         return next(n for entry, n in zip(self.rule.operands[0], self.operands[0].shape) if factor in entry)
 
-    def _after(
-        self, busy: Sequence[tuple[int, Axes]], scattered: Scattered, placed: Sequence[Placed]
-    ) -> Iterator[tuple[Collective, Cost]]:
+    def _after(self, busy: Busy, scattered: Scattered, placed: Sequence[Placed]) -> Iterator[tuple[Collective, Cost]]:
         """Scatter first, on ever smaller shards, then all-reduce over the axes that are left, or gather candidates."""
         result = self.results[0]
         scale = self.mesh.wire_scale(result.dtype)
@@ -445,7 +449,7 @@ class _Pricing:
                 totals = nbytes / (self.rule.factors[f].size / parts)
                 yield _priced("all-gather", axes, all_gather(totals * parts, axes, self.mesh, scale))
 
-    def _reduced(self, busy: Sequence[tuple[int, Axes]], done: set[str]) -> Iterator[tuple[Combine, Axes]]:
+    def _reduced(self, busy: Busy, done: set[str]) -> Iterator[tuple[Combine, Axes]]:
         """The axes to reduce over that are not done yet: all at once, or factor by factor."""
         left = [(self.combines[f], tuple(a for a in axes if a not in done)) for f, axes in busy]
         left = [(combine, axes) for combine, axes in left if axes and combine in REDUCTIONS]
