@@ -20,7 +20,7 @@ from jax.extend import core
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 from autoshard.graph import Path
-from autoshard.jaxprs import opened, scan_operands
+from autoshard.jaxprs import opened, scan_operands, solver_arguments
 from autoshard.local import run_local
 from autoshard.plan import Decision, Leaf, Plan, SpecDims, spec_of
 from autoshard.shardings import partition_spec
@@ -300,19 +300,33 @@ class _Emitter:
         """A call with its own derivative rule: the rule is kept, the body is rebuilt."""
         if all(held.recipe is not None for held in args):
             return self.constant(eqn, args)
+        closed, outs = self.rebuilt(eqn.params["call_jaxpr"], args, path)
+        results = _bind(eqn, [held.array for held in args], {**eqn.params, "call_jaxpr": closed})
+        return [Held(array, out.shared_steps) for array, out in zip(results, outs)]
+
+    def linear_solve(self, eqn: core.JaxprEqn, args: list[Held], path: Path) -> list[Held]:
+        """A `custom_linear_solve`: the maps that its derivatives use are kept, the solver is rebuilt."""
+        if all(held.recipe is not None for held in args):
+            return self.constant(eqn, args)
+        jaxprs = eqn.params["jaxprs"]
+        closed, outs = self.rebuilt(jaxprs.solve, solver_arguments(eqn, args), path)
+        params = {**eqn.params, "jaxprs": jaxprs._replace(solve=closed)}
+        results = _bind(eqn, [held.array for held in args], params)
+        return [Held(array, out.shared_steps) for array, out in zip(results, outs)]
+
+    def rebuilt(self, body: core.ClosedJaxpr, args: Sequence[Held], path: Path) -> tuple[core.ClosedJaxpr, list[Held]]:
+        """The body of a call with the decisions in it, and its results; constants are computed again inside."""
         outs: list[Held] = []
 
-        def body(*arrays: Any) -> list[Any]:
+        def walked(*arrays: Any) -> list[Any]:
             held = [
                 outer.recipe({}) if outer.recipe is not None else Held(a, outer.shared_steps)
                 for outer, a in zip(args, arrays)
             ]
-            outs[:] = self.walk(eqn.params["call_jaxpr"], held, path)
+            outs[:] = self.walk(body, held, path)
             return [out.array for out in outs]
 
-        closed = _retrace(body, [v.aval for v in eqn.params["call_jaxpr"].jaxpr.invars])
-        results = _bind(eqn, [held.array for held in args], {**eqn.params, "call_jaxpr": closed})
-        return [Held(array, out.shared_steps) for array, out in zip(results, outs)]
+        return _retrace(walked, [v.aval for v in body.jaxpr.invars]), outs
 
 
 def _constant(value: Any) -> Held:
@@ -354,6 +368,12 @@ _HANDLERS: dict[str, Callable[..., list[Held]]] = {
     "pjit": _inline_by("jaxpr"),
     "closed_call": _inline_by("call_jaxpr"),
     "core_call": _inline_by("call_jaxpr"),
+    "call": _inline_by("call_jaxpr"),
+    "composite": _inline_by("jaxpr"),
+    "custom_vmap_call": _inline_by("call"),
+    "eval_jaxpr": _inline_by("jaxpr"),
+    "xla_metadata_call": _inline_by("jaxpr"),
+    "custom_linear_solve": _Emitter.linear_solve,
     "custom_jvp_call": _Emitter.custom,
     "custom_vjp_call": _Emitter.custom,
     "custom_vjp_call_jaxpr": _Emitter.custom,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from jax.extend import core
+
+T = TypeVar("T")
 
 
 def opened(jaxpr: core.ClosedJaxpr | core.Jaxpr) -> tuple[core.Jaxpr, Sequence[Any]]:
@@ -21,3 +23,10 @@ def scan_operands(params: Mapping[str, Any]) -> tuple[int, int]:
         return params["num_consts"], params["num_carry"]
     consts, carry, _ = params["ft_in"].unpack()  # from JAX 0.11 on
     return len(list(consts)), len(list(carry))
+
+
+def solver_arguments(eqn: core.JaxprEqn, args: Sequence[T]) -> list[T]:
+    """What the solver of a `custom_linear_solve` gets of its arguments: constants of its own, right-hand sides."""
+    lengths = eqn.params["const_lengths"]
+    start = lengths.matvec + lengths.vecmat
+    return [*args[start : start + lengths.solve], *args[sum(lengths) :]]

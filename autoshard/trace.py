@@ -15,7 +15,7 @@ from jax.extend import core
 
 from autoshard.errors import InputError
 from autoshard.graph import ASSUMED_WHILE_TRIPS, LITERAL, Graph, Op, Path, Value
-from autoshard.jaxprs import opened, scan_operands
+from autoshard.jaxprs import opened, scan_operands, solver_arguments
 from autoshard.rules.base import Dims, Equation, OpRule, RuleBuilder, TensorFacts, rule_of
 
 
@@ -294,6 +294,11 @@ def _inline(parameter: str) -> Callable[..., list[int]]:
     return inline
 
 
+def _linear_solve(b: _Builder, eqn: core.JaxprEqn, args: list[int], path: Path, trips: float) -> list[int]:
+    """A `custom_linear_solve` is its solver: the other maps are for derivatives."""
+    return _walk(b, eqn.params["jaxprs"].solve, solver_arguments(eqn, args), path, trips)
+
+
 def _enter(
     b: _Builder,
     kind: str,
@@ -456,6 +461,12 @@ _REGIONS: dict[str, Callable[..., list[int]]] = {
     "pjit": _inline("jaxpr"),
     "closed_call": _inline("call_jaxpr"),
     "core_call": _inline("call_jaxpr"),
+    "call": _inline("call_jaxpr"),
+    "composite": _inline("jaxpr"),
+    "custom_vmap_call": _inline("call"),
+    "eval_jaxpr": _inline("jaxpr"),
+    "xla_metadata_call": _inline("jaxpr"),
+    "custom_linear_solve": _linear_solve,
     "custom_jvp_call": _inline("call_jaxpr"),
     "custom_vjp_call": _inline("call_jaxpr"),
     "custom_vjp_call_jaxpr": _inline("call_jaxpr"),
