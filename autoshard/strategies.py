@@ -29,11 +29,12 @@ from autoshard.costs import (
     ShardingSpec,
     all_gather,
     all_reduce,
+    all_to_all,
     collective_permute,
     compute_cost,
     reduce_scatter,
 )
-from autoshard.rules.base import EXCHANGES, REDUCTIONS, Combine, OpRule, TensorFacts
+from autoshard.rules.base import EXCHANGES, REDUCTIONS, Combine, InnerCollective, OpRule, TensorFacts
 
 Axes = tuple[str, ...]
 
@@ -309,14 +310,18 @@ class _Pricing:
     def fixed(self, specs: Sequence[ShardingSpec]) -> Strategy:
         """The one strategy of an operation whose shardings are given; everything whole if the mesh lacks their axes."""
         tensors = (*self.operands, *self.results)
-        if not all(axis in self.sizes for spec in specs for axis in spec.axes):
+        known = all(axis in self.sizes for spec in specs for axis in spec.axes)
+        if not known:
             specs = [ShardingSpec.replicated(len(t.shape)) for t in tensors]
         placed = [(spec, self._shard_bytes(spec, facts)) for spec, facts in zip(specs, tensors)]
         nbytes = sum(share * placed[k][1] for k, share in self.touched)
         split = math.prod(self.sizes[axis] for axis in {axis for spec in specs for axis in spec.axes})
         compute = compute_cost(self.rule.flops / split, nbytes, self.dtype, self.mesh)
+        priced = [_priced_inner(inner, self.mesh) for inner in self.rule.inner] if known else []
+        communication = sum((cost for _, cost in priced), ZERO_COST)
+        collectives = tuple(collective for collective, _ in priced)
         count = len(self.operands)
-        return Strategy((), tuple(specs[:count]), tuple(specs[count:]), (), False, compute, ZERO_COST, 0.0)
+        return Strategy((), tuple(specs[:count]), tuple(specs[count:]), collectives, False, compute, communication, 0.0)
 
     def _parts(self, axes: Axes) -> int:
         parts = 1
@@ -462,6 +467,21 @@ class _Pricing:
 
 def _priced(kind: str, axes: Axes, cost: Cost, dimension: int = -1) -> tuple[Collective, Cost]:
     return Collective(kind, axes, dimension, cost.wire_bytes), cost
+
+
+_COLLECTIVES = {
+    "all-gather": all_gather,
+    "all-reduce": all_reduce,
+    "all-to-all": all_to_all,
+    "permute": collective_permute,
+    "reduce-scatter": reduce_scatter,
+}
+
+
+def _priced_inner(inner: InnerCollective, mesh: MeshModel) -> tuple[Collective, Cost]:
+    """A collective inside of an operation, all its trips together."""
+    axes = tuple(axis for axis in inner.axes if axis in mesh.axis_names)
+    return _priced(inner.kind, axes, _COLLECTIVES[inner.kind](inner.nbytes, axes, mesh) * inner.trips)
 
 
 def tensor_specs(shape: tuple[int, ...], mesh: MeshModel) -> tuple[ShardingSpec, ...]:

@@ -99,6 +99,23 @@ class Equation:
 
 
 @dataclass(frozen=True, slots=True)
+class InnerCollective:
+    """One collective that an operation runs whatever is decided.
+
+    Attributes:
+        kind: What it does.
+        axes: Mesh axes it runs over.
+        nbytes: Bytes, as `autoshard.costs` counts them for its kind.
+        trips: Executions per execution of the operation.
+    """
+
+    kind: str
+    axes: tuple[str, ...]
+    nbytes: float
+    trips: float
+
+
+@dataclass(frozen=True, slots=True)
 class OpRule:
     """The factors of one operation and where they appear.
 
@@ -115,6 +132,7 @@ class OpRule:
         touches: Share of the bytes of each operand, then of each result, that is really read or written (a look-up
             reads no more of its table than it returns); everything if not given.
         fixed: The only shardings it can have, of all operands and then all results (a `shard_map` of the user's).
+        inner: Collectives that it runs inside, with such shardings.
         ruled: False if this is the fallback of a primitive that has no rule.
         reason: Why everything is whole, or whose rule the fallback is; for the report.
     """
@@ -130,6 +148,7 @@ class OpRule:
     merges: bool = True
     touches: tuple[float, ...] | None = None
     fixed: tuple[ShardingSpec, ...] | None = None
+    inner: tuple[InnerCollective, ...] = ()
     ruled: bool = True
     reason: str = ""
 
