@@ -18,7 +18,9 @@ from jax import lax
 from jax.extend import core
 from jax.sharding import AbstractMesh, Mesh
 
+from autoshard.exchange import Exchange, exchange
 from autoshard.plan import Decision, Ending, spec_of
+from autoshard.rules.shape import SEGMENTS
 from autoshard.shardings import partition_spec
 
 Axes = tuple[str, ...]
@@ -52,8 +54,12 @@ class Region:
 
     def shape(self, operand: int) -> tuple[int, ...]:
         """Shape of a whole operand."""
-        aval: Any = self.eqn.invars[operand].aval
-        return tuple(aval.shape)
+        return self.shapes(self.eqn.invars)[operand]
+
+    @staticmethod
+    def shapes(atoms: Sequence[Any]) -> list[tuple[int, ...]]:
+        """Shapes of whole operands or results."""
+        return [tuple(atom.aval.shape) for atom in atoms]
 
     def axes(self, operand: int, dimension: int) -> Axes:
         """Mesh axes that split a dimension of an operand."""
@@ -362,14 +368,60 @@ def _send(at: Region, x: Any, axes: Axes, pairs: Sequence[tuple[int, int]]) -> A
     return lax.ppermute(x, ordered, [(int(place[i]), int(place[j])) for i, j in pairs])
 
 
-def _reverse(at: Region, shards: Sequence[Any]) -> list[Any]:
-    """Every shard goes to the mirrored place, along all reversed dimensions at once."""
-    axes = tuple(axis for d in at.params["dimensions"] for axis in at.axes(0, d))
-    if not axes:
-        return at.bind(shards)
-    count = at.parts(axes)
-    moved = _send(at, shards[0], axes, [(i, count - 1 - i) for i in range(count)])
-    return at.bind((moved,))
+def _rearranged(at: Region, shards: Sequence[Any]) -> list[Any]:
+    """Slices, pads, joins, parts and reversals: what stays on the device by the operation itself, the rest is sent.
+
+    Dimensions that are not split shrink before anything is sent and grow afterwards.
+    """
+    before, after = at.shapes(at.eqn.invars), at.shapes(at.eqn.outvars)
+    segments = SEGMENTS[at.eqn.primitive.name](at.params, before, after)
+    moved = [d for d in segments if at.axes(0, d)]
+    arrays, fill = list(shards), 0
+    if at.eqn.primitive.name == "pad":
+        arrays, fill = [shards[0]], shards[1]
+    kept = [d for d in segments if d not in moved]
+    shrinking = [d for d in kept if after[0][d] < before[0][d]]
+    arrays = _along_only(at, arrays, shrinking, fill)
+    for d in moved:
+        extents = tuple(shape[d] if len(shape) > d else 0 for shape in before)
+        axes = at.axes(0, d)
+        plans = [exchange(tuple(segments[d]), k, extents, shape[d], at.parts(axes)) for k, shape in enumerate(after)]
+        arrays = [_assembled(at, arrays, d, axes, plan, fill) for plan in plans]
+    return _along_only(at, arrays, [d for d in kept if d not in shrinking], fill)
+
+
+def _along_only(at: Region, arrays: list[Any], dims: Collection[int], fill: Any) -> list[Any]:
+    """The operation along some dimensions only; joins and parts have a single one, which is always sent."""
+    if not dims:
+        return arrays
+    (x,) = arrays
+    p = at.params
+    match at.eqn.primitive.name:
+        case "rev":
+            return at.bind((x,), dimensions=tuple(dims))
+        case "pad":
+            config = [entry if d in dims else (0, 0, 0) for d, entry in enumerate(p["padding_config"])]
+            return at.bind((x, fill), padding_config=tuple(config))
+        case _:
+            start = [n if d in dims else 0 for d, n in enumerate(p["start_indices"])]
+            limit = [n if d in dims else x.shape[d] for d, n in enumerate(p["limit_indices"])]
+            steps = [n if d in dims else 1 for d, n in enumerate(p["strides"] or (1,) * x.ndim)]
+            changed = {"start_indices": tuple(start), "limit_indices": tuple(limit), "strides": tuple(steps)}
+            return at.bind((x,), **changed)
+
+
+def _assembled(at: Region, arrays: Sequence[Any], dimension: int, axes: Axes, plan: Exchange, fill: Any) -> Any:
+    """A shard of a result, from what this device has and what it is sent."""
+    here = lax.axis_index(axes)
+    pool = [arrays[k] for k in plan.operands]
+    for moved in plan.rounds:
+        message = jnp.take(arrays[moved.operand], jnp.asarray(moved.rows)[here], axis=dimension, mode="clip")
+        pool.append(_send(at, message, axes, moved.pairs))
+    rows = jnp.asarray(plan.rows)[here]
+    out = jnp.take(jnp.concatenate(pool, dimension), jnp.maximum(rows, 0), axis=dimension, mode="clip")
+    if (plan.rows >= 0).all():
+        return out
+    return jnp.where(_along(rows >= 0, dimension, out.ndim), out, jnp.asarray(fill, out.dtype))
 
 
 def _with_borders(at: Region, x: Any, dimension: int, halo: tuple[int, int], fill: Any) -> Any:
@@ -478,6 +530,7 @@ def _ragged_dot(at: Region, shards: Sequence[Any]) -> list[Any]:
 _BODIES: dict[str, Callable[[Region, Sequence[Any]], list[Any]]] = {
     "argmax": _best,
     "argmin": _best,
+    "concatenate": _rearranged,
     "conv_general_dilated": _convolution,
     "cumlogsumexp": _cumulative,
     "cummax": _cumulative,
@@ -487,17 +540,20 @@ _BODIES: dict[str, Callable[[Region, Sequence[Any]], list[Any]]] = {
     "dynamic_slice": _dynamic_slice,
     "dynamic_update_slice": _dynamic_update_slice,
     "gather": _gather,
+    "pad": _rearranged,
     "ragged_dot_general": _ragged_dot,
     "reduce_window": _windows,
     "reduce_window_max": _windows,
     "reduce_window_min": _windows,
     "reduce_window_sum": _windows,
-    "rev": _reverse,
+    "rev": _rearranged,
     "scatter": _scatter,
     "scatter-add": _scatter,
     "scatter-max": _scatter,
     "scatter-min": _scatter,
     "scatter-mul": _scatter,
     "scatter-sub": _scatter,
+    "slice": _rearranged,
+    "split": _rearranged,
     "top_k": _top_k,
 }

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -34,6 +34,7 @@ from autoshard.costs import (
     compute_cost,
     reduce_scatter,
 )
+from autoshard.exchange import rounds
 from autoshard.rules.base import EXCHANGES, REDUCTIONS, Combine, InnerCollective, OpRule, TensorFacts
 
 Axes = tuple[str, ...]
@@ -176,7 +177,10 @@ Scattered = tuple[tuple[int, Axes], ...]
 
 
 Busy = tuple[tuple[int, Axes], ...]
-"""The factors that communicate, with their axes in the order of the mesh: what communication depends on."""
+"""The factors that communicate, with their axes: what communication depends on.
+
+The axes are in the order of the mesh, except where rows move: the order says which devices are neighbours.
+"""
 
 
 def _assignments(rule: OpRule, mesh: MeshModel) -> Iterator[tuple[tuple[Axes, ...], Scattered, Busy]]:
@@ -186,6 +190,7 @@ def _assignments(rule: OpRule, mesh: MeshModel) -> Iterator[tuple[tuple[Axes, ..
     Axes of size one stay idle. The extents must divide.
     """
     quiet = [factor.combine is Combine.PARALLEL for factor in rule.factors]
+    moves = [factor.combine is Combine.MOVE for factor in rule.factors]
     axes = [(a, mesh.size(a)) for a in mesh.axis_names if mesh.size(a) > 1]
     places = _places(rule)
     for choice in _choices(rule, places, [size for _, size in axes], [1] * len(rule.factors)):
@@ -197,11 +202,12 @@ def _assignments(rule: OpRule, mesh: MeshModel) -> Iterator[tuple[tuple[Axes, ..
             by_factor.setdefault(place[0], []).append(axis)
             if place[1] >= 0:
                 by_dimension.setdefault(place[1], []).append(axis)
-        busy = tuple([(f, tuple(group)) for f, group in by_factor.items() if not quiet[f]])
+        canonical = [(f, tuple(group)) for f, group in by_factor.items() if not quiet[f]]
         scatters = [tuple(zip(by_dimension, orders)) for orders in _orders(by_dimension.values())]
         for orders in _orders(by_factor.values()):
             of = dict(zip(by_factor, orders))
             assignment = tuple(of.get(f, ()) for f in range(len(rule.factors)))
+            busy = tuple([(f, of[f] if moves[f] else axes) for f, axes in canonical])
             for scattered in scatters:
                 yield assignment, scattered, busy
 
@@ -407,14 +413,16 @@ class _Pricing:
         return known
 
     def _before(self, busy: Busy, placed: Sequence[Placed]) -> Iterator[tuple[Collective, Cost]]:
-        """Shards that change places, and borders that are sent to neighbours.
+        """Rows that change shards, and borders that are sent to neighbours.
 
         The borders of later dimensions include those of earlier ones.
         """
         scale = self.mesh.wire_scale(self.dtype)
-        mirrored = tuple(a for f, axes in busy if self.combines[f] is Combine.MIRROR for a in axes)
-        if mirrored:
-            yield _priced("permute", mirrored, collective_permute(placed[0][1], mirrored, self.mesh, scale))
+        moved = {f: self._parts(axes) for f, axes in busy if self.combines[f] is Combine.MOVE}
+        for f, axes in busy:
+            if f in moved:
+                for nbytes, along in self._messages(f, axes, moved, placed):
+                    yield _priced("permute", along, collective_permute(nbytes, along, self.mesh, scale))
         nbytes = placed[0][1] if placed else 0.0
         for f, axes in busy:
             if self.combines[f] is not Combine.HALO:
@@ -426,6 +434,33 @@ class _Pricing:
                     cost = collective_permute(nbytes * border / extent, axes, self.mesh, scale)
                     yield _priced("permute", axes, cost)
             nbytes *= (extent + sum(max(0, border) for border in halo)) / extent
+
+    def _messages(
+        self, factor: int, axes: Axes, moved: Mapping[int, int], placed: Sequence[Placed]
+    ) -> Iterator[tuple[float, Axes]]:
+        """Bytes of the messages that move rows along one dimension, and the mesh axes along which they move.
+
+        Dimensions that only shrink on every device do so before, those that grow do so after; dimensions whose rows
+        move are handled one after the other, in their order.
+        """
+        dimension = self.rule.results[0].index((factor,))
+        extents = [t.shape[dimension] if len(t.shape) > dimension else 0 for t in self.operands]
+        results = [t.shape[dimension] for t in self.results]
+        segments = self.rule.factors[factor].segments
+        for message in rounds(segments, extents, results, moved[factor]):
+            elements = 1.0
+            facts = self.operands[message.operand]
+            shapes = zip(self.rule.results[0], facts.shape, self.results[0].shape)
+            for d, (entry, before, after) in enumerate(shapes):
+                parts = math.prod(moved.get(f, 1) for f in entry)
+                if d == dimension:
+                    elements *= message.length
+                elif parts > 1:
+                    elements *= (after if d < dimension else before) // parts
+                else:
+                    elements *= min(before, after) // self._parts(placed[message.operand][0].dims[d])
+            along = message.along([self.sizes[a] for a in axes])
+            yield elements * facts.itemsize, tuple(axes[k] for k in along)
 
     def _operand_extent(self, factor: int) -> int:
         """Extent of the dimension of the first operand that has this factor."""

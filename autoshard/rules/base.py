@@ -22,7 +22,7 @@ To add a rule:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -42,14 +42,30 @@ class Combine(StrEnum):
     ARG = "arg"  # the best candidates of every shard, with their indices: small gathers, then a local choice
     PREFIX = "prefix"  # running folds: the totals of all shards are gathered, the rest is local
     HALO = "halo"  # sliding windows: shards send their borders to their neighbours
-    MIRROR = "mirror"  # reversed: every shard goes to the mirrored place
+    MOVE = "move"  # rows of operands in other places of results: those that change shards are sent
 
 
 REDUCTIONS = frozenset({Combine.SUM, Combine.EXTREME, Combine.ARG})
 """What leaves the result without the factor."""
 
-EXCHANGES = frozenset({Combine.ARG, Combine.PREFIX, Combine.HALO, Combine.MIRROR})
+EXCHANGES = frozenset({Combine.ARG, Combine.PREFIX, Combine.HALO, Combine.MOVE})
 """What only a per-shard region carries out as priced."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Rows of an operand that become rows of a result, along one dimension.
+
+    Row ``source + i * source_step`` of the operand is row ``target + i * target_step`` of the result, for i < count.
+    """
+
+    operand: int
+    result: int
+    count: int
+    source: int = 0
+    target: int = 0
+    source_step: int = 1
+    target_step: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +77,14 @@ class Factor:
         combine: What splitting it does to the result.
         halo: For windows, how many elements of the operand a shard needs from the neighbours before and after it.
         least: Smallest extent of the operand that a shard may be left with.
+        segments: For rows that change places, which become which.
     """
 
     size: int
     combine: Combine = Combine.PARALLEL
     halo: tuple[int, int] = (0, 0)
     least: int = 1
+    segments: tuple[Segment, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +182,16 @@ class RuleBuilder:
         self, size: int, combine: Combine = Combine.PARALLEL, *, halo: tuple[int, int] = (0, 0), least: int = 1
     ) -> tuple[int, ...]:
         """A new factor as a dimension's entry; the empty entry for an extent of one."""
-        if size <= 1:
+        return self._add(Factor(size, combine, halo, least))
+
+    def moved(self, extents: Iterable[int], segments: Iterable[Segment]) -> tuple[int, ...]:
+        """The factor of a dimension whose rows change places between operands and results of these extents."""
+        return self._add(Factor(math.gcd(*extents), Combine.MOVE, segments=tuple(segments)))
+
+    def _add(self, factor: Factor) -> tuple[int, ...]:
+        if factor.size <= 1:
             return ()
-        self._factors.append(Factor(size, combine, halo, least))
+        self._factors.append(factor)
         return (len(self._factors) - 1,)
 
     @property

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
-from autoshard.rules.base import Combine, Dims, Equation, OpRule, RuleBuilder, rule_for
+from autoshard.rules.base import Dims, Equation, OpRule, RuleBuilder, Segment, rule_for, unsplit
 
 
 @rule_for("transpose")
@@ -86,16 +88,6 @@ def _regroup(equation: Equation) -> OpRule:
     return b.build([tuple(left), *scalars], [tuple(right)], fusible=True)
 
 
-@rule_for("rev")
-def rev(equation: Equation) -> OpRule:
-    """Shards of a reversed dimension go to the mirrored place."""
-    reversed_dims = equation.params["dimensions"]
-    b = RuleBuilder(equation)
-    shape = equation.operands[0].shape
-    dims = tuple(b.factor(n, Combine.MIRROR if i in reversed_dims else Combine.PARALLEL) for i, n in enumerate(shape))
-    return b.build([dims], [dims])
-
-
 @rule_for("tile")
 def tile(equation: Equation) -> OpRule:
     """A repeated dimension is (copies, elements): whoever has all elements may hold any of the copies."""
@@ -125,40 +117,78 @@ def unstack(equation: Equation) -> OpRule:
     return b.build([(*dims[:axis], (), *dims[axis:])], [dims] * len(equation.results))
 
 
-@rule_for("slice")
-def static_slice(equation: Equation) -> OpRule:
-    """Whole along the dimensions that are cut."""
-    (operand,), (result,) = equation.operands, equation.results
-    return _whole_along(equation, _changed(operand.shape, result.shape))
+Shapes = Sequence[tuple[int, ...]]
+Segments = dict[int, list[Segment]]
+"""Per dimension whose rows change places, which become which."""
 
 
-@rule_for("pad")
-def pad(equation: Equation) -> OpRule:
-    """Whole along the dimensions that are padded."""
-    config = equation.params["padding_config"]
-    return _whole_along(equation, [i for i, entry in enumerate(config) if tuple(entry) != (0, 0, 0)])
+def _reversed(p: Mapping[str, Any], before: Shapes, after: Shapes) -> Segments:
+    """Shards of a reversed dimension go to the mirrored place."""
+    shape = before[0]
+    return {d: [Segment(0, 0, shape[d], source=shape[d] - 1, source_step=-1)] for d in p["dimensions"]}
 
 
-@rule_for("concatenate")
-def concatenate(equation: Equation) -> OpRule:
-    """Whole along the dimension that is joined."""
-    return _whole_along(equation, [equation.params["dimension"]])
+def _sliced(p: Mapping[str, Any], before: Shapes, after: Shapes) -> Segments:
+    steps = p["strides"] or (1,) * len(after[0])
+    dims = enumerate(zip(before[0], after[0], p["start_indices"], steps))
+    return {d: [Segment(0, 0, m, source=start, source_step=step)] for d, (n, m, start, step) in dims if n != m}
 
 
-@rule_for("split")
-def split(equation: Equation) -> OpRule:
-    """Whole along the dimension that is cut."""
-    return _whole_along(equation, [equation.params["axis"]])
+def _padded(p: Mapping[str, Any], before: Shapes, after: Shapes) -> Segments:
+    """Row i of the operand is row ``low + i * step`` of the result, where there is one; padding may be negative."""
+    found: Segments = {}
+    for d, (n, m, (low, high, inside)) in enumerate(zip(before[0], after[0], p["padding_config"])):
+        if (low, high, inside) == (0, 0, 0):
+            continue
+        step = inside + 1
+        first = max(0, -(low // step))
+        count = max(0, min(n, -((low - m) // step)) - first)
+        found[d] = [Segment(0, 0, count, source=first, target=low + first * step, target_step=step)]
+    return found
+
+
+def _joined(p: Mapping[str, Any], before: Shapes, after: Shapes) -> Segments:
+    d = p["dimension"]
+    starts = itertools.accumulate([0, *(shape[d] for shape in before)])
+    return {d: [Segment(k, 0, shape[d], target=start) for k, (shape, start) in enumerate(zip(before, starts))]}
+
+
+def _parted(p: Mapping[str, Any], before: Shapes, after: Shapes) -> Segments:
+    d = p["axis"]
+    starts = itertools.accumulate([0, *p["sizes"]])
+    return {d: [Segment(0, k, n, source=start) for k, (n, start) in enumerate(zip(p["sizes"], starts))]}
+
+
+SEGMENTS: dict[str, Callable[[Mapping[str, Any], Shapes, Shapes], Segments]] = {
+    "concatenate": _joined,
+    "pad": _padded,
+    "rev": _reversed,
+    "slice": _sliced,
+    "split": _parted,
+}
+"""Operations that put rows into other places, from their parameters and the shapes before and after."""
+
+
+@rule_for(*SEGMENTS)
+def rearranged(equation: Equation) -> OpRule:
+    """Parallel, but rows that change shards are sent there; operands of lower rank (scalars) are whole."""
+    before, after = ([t.shape for t in ts] for ts in (equation.operands, equation.results))
+    segments = SEGMENTS[equation.primitive](equation.params, before, after)
+    b = RuleBuilder(equation)
+    rank = len(after[0])
+    arrays = [shape for shape in (*before, *after) if len(shape) == rank]
+    dims = tuple(
+        b.moved((shape[d] for shape in arrays), segments[d]) if d in segments else b.factor(n)
+        for d, n in enumerate(after[0])
+    )
+    operands = [dims if len(t.shape) == rank else unsplit(t) for t in equation.operands]
+    return b.build(operands, [dims] * len(equation.results))
 
 
 @rule_for("sort")
 def sort(equation: Equation) -> OpRule:
     """Whole along the sorted dimension; all operands are permuted together."""
     return _whole_along(equation, [equation.params["dimension"]])
-
-
-def _changed(before: tuple[int, ...], after: tuple[int, ...]) -> list[int]:
-    return [i for i, (m, n) in enumerate(zip(before, after)) if m != n]
 
 
 def _whole_along(equation: Equation, dimensions: Iterable[int]) -> OpRule:
