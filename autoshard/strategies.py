@@ -202,7 +202,7 @@ def _assignments(rule: OpRule, mesh: MeshModel) -> Iterator[tuple[tuple[Axes, ..
             by_factor.setdefault(place[0], []).append(axis)
             if place[1] >= 0:
                 by_dimension.setdefault(place[1], []).append(axis)
-        canonical = [(f, tuple(group)) for f, group in by_factor.items() if not quiet[f]]
+        canonical = [(f, tuple(by_factor[f])) for f in sorted(by_factor) if not quiet[f]]
         scatters = [tuple(zip(by_dimension, orders)) for orders in _orders(by_dimension.values())]
         for orders in _orders(by_factor.values()):
             of = dict(zip(by_factor, orders))
