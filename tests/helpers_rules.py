@@ -18,6 +18,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from autoshard import hlo
 from autoshard.costs import MeshModel, ShardingSpec
 from autoshard.emit import emit
+from autoshard.jaxprs import opened
 from autoshard.plan import Decision, Ending, Leaf, Plan
 from autoshard.rules import Equation, OpRule, rule_of
 from autoshard.shardings import partition_spec
@@ -105,7 +106,7 @@ def _equations(
     closed: core.ClosedJaxpr | core.Jaxpr, args: Sequence[Any], primitive: str
 ) -> Iterator[tuple[core.JaxprEqn, list[Any]]]:
     """Equations of a primitive with the values of their operands, nested calls entered."""
-    jaxpr, consts = (closed.jaxpr, closed.consts) if isinstance(closed, core.ClosedJaxpr) else (closed, ())
+    jaxpr, consts = opened(closed)
     env: dict[Any, Any] = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *args]))
 
     def read(atom: Any) -> Any:

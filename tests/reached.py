@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -27,6 +28,7 @@ from jax import lax
 from jax.experimental import io_callback
 from jax.extend import core
 
+from autoshard.jaxprs import opened
 from tests.rule_zoo import FAMILIES
 
 MODULES: Mapping[str, ModuleType] = {
@@ -84,13 +86,14 @@ def _attempts() -> Iterator[tuple[Any, ...]]:
         yield from itertools.product(_ATOMS, repeat=count)
 
 
-def reached_by_calls(attempts: int = 24) -> dict[str, str]:
-    """Every primitive that a public function reaches, with the first function that does.
+@cache
+def reached_by_calls(attempts: int = 24) -> Mapping[str, tuple[str, core.JaxprEqn]]:
+    """Every primitive that a public function reaches, with the first function that does and the equation.
 
     Args:
         attempts: How many argument lists are tried for one function.
     """
-    found: dict[str, str] = {}
+    found: dict[str, tuple[str, core.JaxprEqn]] = {}
     for name, fn in public_functions():
         for arguments in itertools.islice(_attempts(), attempts):
             closed = _traced(fn, arguments)
@@ -140,11 +143,11 @@ def _traced(fn: Callable[..., Any], arguments: tuple[Any, ...]) -> core.ClosedJa
             return None
 
 
-def _collect(closed: core.ClosedJaxpr | core.Jaxpr, name: str, found: dict[str, str]) -> None:
+def _collect(closed: core.ClosedJaxpr | core.Jaxpr, name: str, found: dict[str, tuple[str, core.JaxprEqn]]) -> None:
     """Add the primitives of a jaxpr and of those nested in it."""
-    jaxpr = closed.jaxpr if isinstance(closed, core.ClosedJaxpr) else closed
+    jaxpr, _ = opened(closed)
     for eqn in jaxpr.eqns:
-        found.setdefault(eqn.primitive.name, name)
+        found.setdefault(eqn.primitive.name, (name, eqn))
         for nested in jax.tree.leaves(list(eqn.params.values()), is_leaf=_is_jaxpr):
             if _is_jaxpr(nested):
                 _collect(nested, name, found)

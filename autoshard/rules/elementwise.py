@@ -8,8 +8,8 @@ ELEMENTWISE = """
 abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e bitcast_convert_type cbrt ceil clamp
 clz complex conj convert_element_type copy cos cosh digamma div eq eq_to erf erf_inv erfc exp exp2 expm1 floor ge gt
 igamma igamma_grad_a igammac imag integer_pow is_finite layout_constraint le le_to lgamma log log1p log2 logistic lt
-lt_to max min mul mulhi name ne neg nextafter not one_minus_square or philox2x32 philox4x32 polygamma population_count
-pow real reduce_precision regularized_incomplete_beta rem round rsqrt select_n shard_alike shift_left
+lt_to max min mul mulhi name ne neg nextafter not one_minus_square or philox2x32 philox4x32 polygamma polynomial
+population_count pow real reduce_precision regularized_incomplete_beta rem round rsqrt select_n shard_alike shift_left
 shift_right_arithmetic shift_right_logical sign sin sinh sqrt square stop_gradient sub tan tanh threefry2x32
 threefry4x32 with_memory_space_constraint xla_metadata_value xor zeros_like zeta
 """.split()
@@ -75,13 +75,13 @@ def device_put(equation: Equation) -> OpRule:
     return b.build(dims, dims, aliases=True)
 
 
-@rule_for("iota", "empty", "empty2")
+@rule_for("iota", "iota_2x32_shape", "empty", "empty2")
 def iota(equation: Equation) -> OpRule:
     """No operand; any sharding of the result is free."""
     b = RuleBuilder(equation)
-    return b.build(
-        [_scalar(t.shape) for t in equation.operands], [b.factors_of(equation.results[0].shape)], fusible=True
-    )
+    dims = b.factors_of(equation.results[0].shape)
+    operands = [_scalar(t.shape) for t in equation.operands]
+    return b.build(operands, [dims] * len(equation.results), fusible=True)
 
 
 def _scalar(shape: tuple[int, ...]) -> Dims:

@@ -30,7 +30,7 @@ def gather(equation: Equation) -> OpRule:
     window = [d for d in range(len(operand.shape)) if d not in (*numbers.collapsed_slice_dims, *table)]
     result_dims: list[tuple[int, ...]] = [()] * len(result.shape)
     for place, d in zip(numbers.offset_dims, window):
-        if sizes[d] == operand.shape[d] and d not in numbers.start_index_map:
+        if sizes[d] == operand.shape[d]:
             table[d] = result_dims[place] = b.factor(sizes[d])
     _spread(result_dims, numbers.offset_dims, batch)
     indexed = _indexed(b, numbers.start_index_map, sizes, operand, Combine.SUM)

@@ -140,7 +140,7 @@ class _Joined:
         """The number of a value; a new one gets a class for every dimension."""
         if value not in self.names:
             number = self.names[value] = len(self.names)
-            shape = ir.ShapedType(value.type).shape if ir.ShapedType.isinstance(value.type) else []
+            shape = value.type.shape if isinstance(value.type, ir.RankedTensorType) else []
             self.ranks[number] = len(shape)
             for d, extent in enumerate(shape):
                 self.parent[number, d] = (number, d)

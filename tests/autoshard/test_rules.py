@@ -43,6 +43,7 @@ UNTRIED = {
     "device_put": "jit removes it",
     "empty": "its values are not defined",
     "empty2": "its values are not defined",
+    "iota_2x32_shape": "it has no operands; made when keys are lowered",
     "from_edtype": "JAX uses it for its own key types only",
     "select_and_scatter": "no public function binds it",
     "tie": "no public function binds it",
