@@ -17,6 +17,7 @@ from autoshard.errors import InputError
 from autoshard.graph import ASSUMED_WHILE_TRIPS, LITERAL, Graph, Op, Path, Value
 from autoshard.jaxprs import opened, scan_operands, solver_arguments
 from autoshard.rules.base import Dims, Equation, OpRule, RuleBuilder, TensorFacts, rule_of
+from autoshard.rules.shardy import fallback_rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,11 +270,19 @@ def source_of(eqn: core.JaxprEqn) -> str:
 
 
 def _plain(b: _Builder, eqn: core.JaxprEqn, args: list[int], path: Path, trips: float) -> list[int]:
-    """An ordinary operation, by its rule."""
-    operands = tuple(b.facts(n, v.aval) for n, v in zip(args, eqn.invars))
-    equation = Equation(eqn.primitive.name, eqn.params, operands, tuple(facts_of(v.aval) for v in eqn.outvars))
+    """An ordinary operation, by its rule; without one by Shardy's, or whole."""
+    equation = equation_of(eqn)
+    rule = rule_of(equation)
+    if not rule.ruled:
+        rule = fallback_rule(eqn, equation) or rule
     constant = False if eqn.effects else None
-    return b.add(equation, rule_of(equation), path, args, trips, source_of(eqn), constant=constant).results
+    return b.add(equation, rule, path, args, trips, source_of(eqn), constant=constant).results
+
+
+def equation_of(eqn: core.JaxprEqn) -> Equation:
+    """What a rule may know of an equation."""
+    operands, results = (tuple(facts_of(v.aval) for v in vs) for vs in (eqn.invars, eqn.outvars))
+    return Equation(eqn.primitive.name, eqn.params, operands, results)
 
 
 def _constraint(b: _Builder, eqn: core.JaxprEqn, args: list[int], path: Path, trips: float) -> list[int]:

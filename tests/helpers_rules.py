@@ -23,7 +23,7 @@ from autoshard.plan import Decision, Ending, Leaf, Plan
 from autoshard.rules import Equation, OpRule, rule_of
 from autoshard.shardings import partition_spec
 from autoshard.strategies import Strategy, StrategySet, enumerate_strategies
-from autoshard.trace import facts_of
+from autoshard.trace import equation_of
 
 MESHES = {"4x2": {"x": 4, "y": 2}, "2x2x2": {"x": 2, "y": 2, "z": 2}}
 
@@ -72,8 +72,7 @@ class OneOp:
     @cached_property
     def equation(self) -> Equation:
         """What its rule is made from."""
-        operands, results = (tuple(facts_of(v.aval) for v in vs) for vs in (self.eqn.invars, self.eqn.outvars))
-        return Equation(self.eqn.primitive.name, self.eqn.params, operands, results)
+        return equation_of(self.eqn)
 
     @cached_property
     def rule(self) -> OpRule:

@@ -175,7 +175,7 @@ def _loop_free(x: Any) -> Any:
 
 
 def _shard_mapped(x: Any) -> Any:
-    mesh = jax.sharding.AbstractMesh((4,), ("x",))
+    mesh = jax.sharding.AbstractMesh((4,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
     spec = jax.sharding.PartitionSpec("x")
     return jax.shard_map(lambda v: v * lax.psum(v, "x"), mesh=mesh, in_specs=spec, out_specs=spec)(x)
 

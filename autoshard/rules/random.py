@@ -19,7 +19,7 @@ def drawn(equation: Equation) -> OpRule:
 def keyed(equation: Equation) -> OpRule:
     """One parallel factor per dimension of the keys; the words of a key are never split."""
     b = RuleBuilder(equation)
-    rank = min(len(t.shape) for t in (*equation.operands, *equation.results) if t.shape or len(equation.operands) == 1)
+    rank = min(len(t.shape) for t in (*equation.operands[:1], *equation.results))
     keys = b.factors_of(equation.results[0].shape[:rank])
 
     def entry(shape: tuple[int, ...]) -> Dims:
