@@ -12,10 +12,12 @@ with the first computation: those values then live from the forward to the backw
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from autoshard.backends import CONTRACTIONS
 from autoshard.graph import LITERAL, Graph, Op
 
 FUSED_LIFE_OPS = 2
@@ -62,7 +64,8 @@ class Liveness:
             read, written = PARTIAL_TRAFFIC[op.primitive]
             if op.primitive in IN_PLACE and op.operands[0] != LITERAL and self.graph.values[op.operands[0]].constant:
                 written = (0,)  # what is updated has to be made first
-            return (*(k in read for k in range(len(op.operands))), *(k in written for k in range(len(op.results))))
+            stored = [k in written and not self._selects(op) for k in range(len(op.results))]
+            return (*(k in read for k in range(len(op.operands))), *stored)
         reads = tuple(v != LITERAL and self._has_storage(v) for v in op.operands)
         return reads + tuple(self._stored[v] for v in op.results)
 
@@ -72,7 +75,7 @@ class Liveness:
         start = self.graph.ops[op].result_from[k]
         if not self._stored[value] or value in self._merged:
             return Interval(start, start)
-        last = self._last_needed[value]
+        last = self._made_again.get(value, self._last_needed[value])
         reused = self._dies_in_place(value, last)
         return Interval(start, max(last + (0 if reused else 1), start + 1))
 
@@ -118,9 +121,11 @@ class Liveness:
         return tuple(stored)
 
     def _fused(self, number: int, op: Op) -> bool:
-        if not op.rule.fusible or number in self._outputs:
+        if not (op.rule.fusible or self._selects(op)) or number in self._outputs:
             return False
         uses = self.graph.uses(number)
+        if self.platform == "tpu" and any(self.graph.ops[use.op].primitive == "gather" for use in uses):
+            return False
         made = self.graph.values[number].producer[0]
         if all(use.op - made <= FUSED_LIFE_OPS for use in uses):
             return True
@@ -128,10 +133,17 @@ class Liveness:
             return False
         return all(self._fuses_operands(self.graph.ops[use.op]) for use in uses)
 
+    def _selects(self, op: Op) -> bool:
+        """Whether an update runs as a selection by index, inside the loops of its users."""
+        return self.platform == "tpu" and op.primitive.startswith("scatter") and updates_one(op)
+
     def _fuses_operands(self, user: Op) -> bool:
         """Whether an operation computes its fusible operands inside its own loop."""
-        picks = self.platform != "cpu" and user.primitive in PICKS
-        return user.rule.fusible or user.primitive.startswith(("reduce", "argm")) or picks
+        if user.rule.fusible or user.primitive.startswith(("reduce", "argm")):
+            return True
+        if self.platform == "tpu" and user.primitive in CONTRACTIONS:
+            return True
+        return self.platform != "cpu" and user.primitive in PICKS
 
     @cached_property
     def _outputs(self) -> frozenset[int]:
@@ -156,10 +168,29 @@ class Liveness:
                 user = graph.ops[use.op]
                 if use.op < graph.values[number].producer[0]:  # a carry, which stores its own copy
                     continue
-                through = [v for v in user.results if not self._stored[v]]
+                through = [v for v in user.results if not self._stored[v] or v in self._made_again]
                 latest = max([latest, *(last[v] for v in through)])
             last[number] = max([latest, *(last[twin] for twin in twins.get(number, ()))])
         return tuple(last)
+
+    @cached_property
+    def _made_again(self) -> Mapping[int, int]:
+        """Until when values are stored that are stored only for the users that cannot fuse them.
+
+        The other users compute them again; what they are computed from is no larger, and lives on instead.
+        """
+        if self.platform == "cpu":
+            return {}
+        found = {}
+        for number, value in enumerate(self.graph.values):
+            op = self.graph.ops[value.producer[0]]
+            if not self._stored[number] or op.primitive not in CHEAP or number in self._outputs:
+                continue
+            uses = self.graph.uses(number)
+            reading = [use.until for use in uses if not self._fuses_operands(self.graph.ops[use.op])]
+            if len(reading) < len(uses) and op.equation.operands[0].nbytes <= value.facts.nbytes:
+                found[number] = max(reading)
+        return found
 
     @cached_property
     def _merged(self) -> Mapping[int, int]:
@@ -185,8 +216,24 @@ class Liveness:
         return merged
 
 
-PICKS = frozenset("gather dynamic_slice slice".split())
-"""Operations that read a few elements of their operand."""
+def updates_one(op: Op) -> bool:
+    """Whether a scatter writes one element for each of its batch entries, as the gradient of `take_along_axis` does.
+
+    The TPU compiler makes a comparison with the index and a selection of it, which fuse like anything elementwise.
+    """
+    numbers, indices, updates = (
+        op.equation.params["dimension_numbers"],
+        op.equation.operands[1],
+        op.equation.operands[2],
+    )
+    batch = numbers.scatter_indices_batching_dims
+    rows = math.prod(n for d, n in enumerate(indices.shape[:-1]) if d not in batch)
+    window = math.prod(updates.shape[d] for d in numbers.update_window_dims)
+    return bool(rows * window == 1)
+
+
+PICKS = frozenset("dynamic_slice slice".split())
+"""Operations that read a few elements of their operand, and fuse what computes it (a gather does not)."""
 
 PARTIAL_TRAFFIC: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "scan_xs": ((), (0,)),
