@@ -14,7 +14,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 import jax
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
-from autoshard.arguments import Options, flat_fixed, parse_bytes
+from autoshard.arguments import Options, flat_fixed, flat_memory, parse_bytes
 from autoshard.constraints import Constraints, Leaves, resolve
 from autoshard.costs import MeshModel
 from autoshard.emit import emit
@@ -23,7 +23,16 @@ from autoshard.hardware import mesh_model
 from autoshard.plan import Binding, Leaf, Plan, spec_of
 from autoshard.planner import PlanningOptions, fed_back, fingerprint, make_plan, price_baselines
 from autoshard.progress import show_progress
-from autoshard.shardings import Fixed, abstract_twin, agrees, has_explicit_axes, planning_mesh
+from autoshard.shardings import (
+    DEVICE_MEMORY,
+    HOST_MEMORY,
+    Fixed,
+    abstract_twin,
+    agrees,
+    foreign_memory,
+    has_explicit_axes,
+    planning_mesh,
+)
 from autoshard.tables import nbytes_text
 from autoshard.trace import Program, abstract, trace
 
@@ -263,10 +272,11 @@ class Autosharded(Generic[P, R]):
     def _planned(self, args: Any, kwargs: Any) -> tuple[_Planned, tuple[Any, ...]]:
         call = self._signature.call(args, kwargs, self._options)
         mesh = self._mesh()
-        key = (mesh, call.static, _abstract_key(call.dynamic), _config_key())
+        memory = self._memory(call)
+        key = (mesh, call.static, _abstract_key(call.dynamic), memory, _config_key())
         with self._lock:
             if key not in self._plans:
-                self._plans[key] = self._make(call, mesh)
+                self._plans[key] = self._make(call, mesh, memory)
                 self._warn_if_many()
             return self._plans[key], call.dynamic
 
@@ -279,7 +289,14 @@ class Autosharded(Generic[P, R]):
                 self.__name__, count,
             )  # fmt: skip
 
-    def _make(self, call: _Call, mesh: Mesh | AbstractMesh) -> _Planned:
+    def _memory(self, call: _Call) -> tuple[str | None, ...]:
+        """The memory of every dynamic leaf: as ``in_shardings`` says, else where it is; empty if all on devices."""
+        own = [foreign_memory(getattr(leaf, "sharding", None)) for leaf in jax.tree.leaves(call.dynamic)]
+        shardings = self._options.in_shardings
+        kept = own if shardings is None or call.kwargs else flat_memory(shardings, call.dynamic, own)
+        return tuple(kept) if any(kept) else ()
+
+    def _make(self, call: _Call, mesh: Mesh | AbstractMesh, memory: tuple[str | None, ...]) -> _Planned:
         with jax.sharding.use_abstract_mesh(abstract_twin(mesh)):
             program = trace(
                 self._fn,
@@ -288,7 +305,7 @@ class Autosharded(Generic[P, R]):
                 signature_names=self._signature.names,
                 jit_options=self._signature.jit_options(self._options),
             )
-        planning = self._planning_options(program, mesh)
+        planning = self._planning_options(program, mesh, memory)
         plan = self._given_plan(program, planning) or self._search(program, planning)
         out_tree = jax.tree.structure(program.out_info)
         shapes = jax.tree.map(abstract, call.dynamic)
@@ -304,7 +321,9 @@ class Autosharded(Generic[P, R]):
         logger.info("%s", _summary(plan))
         return _Planned(plan, _jitted(plan, program, mesh, shapes, out_tree))
 
-    def _planning_options(self, program: Program, mesh: Mesh | AbstractMesh) -> PlanningOptions:
+    def _planning_options(
+        self, program: Program, mesh: Mesh | AbstractMesh, memory: tuple[str | None, ...]
+    ) -> PlanningOptions:
         options = self._options
         model = mesh_model(mesh, options.hardware)
         budget = options.memory_budget
@@ -325,6 +344,8 @@ class Autosharded(Generic[P, R]):
             fixed_outputs=demands.outputs,
             ties={out: argument for out, argument in ties.items() if out not in demands.outputs},
             same_arguments=demands.same_arguments,
+            argument_memory=memory,
+            result_memory=_result_memory(program, options.out_shardings, ties, memory),
             reopen=options.constraints.in_code == "reopen",
             time_limit_s=options.time_limit_s,
             on_failure=options.on_failure,
@@ -347,6 +368,7 @@ class Autosharded(Generic[P, R]):
             *_other_shardings(plan.arguments, planning.fixed_arguments, "in_shardings"),
             *_other_shardings(plan.results, planning.fixed_outputs, "out_shardings"),
             *_not_the_same(plan, planning),
+            *_other_memory(plan, planning),
         ]
         budget = self._options.memory_budget
         if budget is not None and plan.predicted.peak_memory_bytes > budget:
@@ -356,6 +378,18 @@ class Autosharded(Generic[P, R]):
             PlanMismatchError, f"the plan of {plan.function!r} contradicts the options: plan again", contradictions
         )
         return plan.model_copy()
+
+
+def _result_memory(
+    program: Program, out_shardings: Any, ties: Mapping[int, int], memory: Sequence[str | None]
+) -> tuple[str | None, ...]:
+    """The memory of every flat result: as the caller or the function says, else that of the argument it replaces."""
+    host = [getattr(var.aval, "memory_space", None) == jax.memory.Space.Host for var in program.jaxpr.jaxpr.outvars]
+    own = [
+        HOST_MEMORY if is_host else memory[ties[k]] if memory and k in ties else None for k, is_host in enumerate(host)
+    ]
+    kept = tuple(own) if out_shardings is None else flat_memory(out_shardings, program.out_info, own)
+    return kept if any(kept) else ()
 
 
 def _shape(atom: Any) -> tuple[int, ...]:
@@ -375,6 +409,19 @@ def _not_the_same(plan: Plan, planning: PlanningOptions) -> list[str]:
     """Arguments that a plan shards differently though the caller wants them alike."""
     pairs = [(plan.arguments[a], plan.arguments[b]) for a, b in planning.same_arguments]
     return [f"same_as: {a.name} is not planned as {b.name}" for a, b in pairs if a.spec != b.spec]
+
+
+def _other_memory(plan: Plan, planning: PlanningOptions) -> list[str]:
+    """What is planned otherwise than it is asked for: memory of arguments and results, constraints in the code."""
+    faults = [
+        f"memory: {leaf.name} is planned in {leaf.memory_kind or DEVICE_MEMORY}, wanted in {kind or DEVICE_MEMORY}"
+        for leaves, kinds in ((plan.arguments, planning.argument_memory), (plan.results, planning.result_memory))
+        for leaf, kind in zip(leaves, kinds or [None] * len(leaves))
+        if leaf.memory_kind != kind
+    ]
+    if plan.reopened != planning.reopen:
+        faults.append(f"constraints: the plan was made with in_code={'reopen' if plan.reopened else 'keep'!r}")
+    return faults
 
 
 def _what_differs(plan: Plan, program: Program, planning: PlanningOptions) -> str:
@@ -458,6 +505,7 @@ def _is_misplaced(error: ValueError) -> bool:
         "Received incompatible devices" in text
         or "does not match the sharding" in text
         or "incompatible shardings" in text
+        or "Memory kinds passed to jax.jit does not match" in text
     )
 
 

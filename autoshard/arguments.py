@@ -15,7 +15,7 @@ from autoshard.constraints import Constraints
 from autoshard.costs import MeshModel
 from autoshard.errors import OptionError, SpecError, raise_all
 from autoshard.plan import Plan
-from autoshard.shardings import Fixed, fixed_dims
+from autoshard.shardings import Fixed, fixed_dims, foreign_memory
 
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 _UNITS |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
@@ -135,6 +135,21 @@ def flat_fixed(prefix: Any, tree: Any, names: Sequence[str], mesh: Mesh | Abstra
             fixed[number] = fixed_dims(leaf, len(shape))
     raise_all(SpecError, f"{what} does not fit:", faults)
     return {number: dims for number, dims in fixed.items() if dims != (None,) * len(dims) or not dims}
+
+
+def flat_memory(prefix: Any, tree: Any, own: Sequence[str | None]) -> tuple[str | None, ...]:
+    """The memory of every leaf: as its NamedSharding says, otherwise where the leaf is.
+
+    Args:
+        prefix: A prefix tree of shardings over ``tree``; one that does not fit is left to `flat_fixed` to refuse.
+        tree: The arguments or results.
+        own: Per leaf, the memory that it is in; None for the devices' own.
+    """
+    try:
+        leaves = jax.tree.leaves(jax.tree.broadcast(prefix, tree, is_leaf=_is_leaf), is_leaf=_is_leaf)
+    except ValueError:
+        return tuple(own)
+    return tuple(foreign_memory(leaf) if isinstance(leaf, Sharding) else held for leaf, held in zip(leaves, own))
 
 
 def spec_faults(leaf: Any, shape: tuple[int, ...], mesh: Mesh | AbstractMesh) -> Iterable[str]:

@@ -23,7 +23,7 @@ from autoshard.graph import Path
 from autoshard.jaxprs import opened, scan_operands, solver_arguments
 from autoshard.local import run_local
 from autoshard.plan import Decision, Leaf, Plan, SpecDims, spec_of
-from autoshard.shardings import partition_spec
+from autoshard.shardings import DEVICE_MEMORY, partition_spec
 
 Key = tuple[Path, int, str]
 
@@ -60,7 +60,8 @@ def emit(plan: Plan, jaxpr: core.ClosedJaxpr, mesh: Mesh | AbstractMesh) -> Call
 
     def emitted(*arguments: Any) -> list[Any]:
         emitter = _Emitter(decisions, mesh)
-        held = [emitter.source(("argument", k), a) for k, a in enumerate(arguments)]
+        present = [emitter.on_device(a, leaf) for a, leaf in zip(arguments, plan.arguments)]
+        held = [emitter.source(("argument", k), a) for k, a in enumerate(present)]
         outs = emitter.walk(jaxpr, held, ())
         return [emitter.result(out, leaf) for out, leaf in zip(outs, plan.results)]
 
@@ -91,6 +92,13 @@ class _Emitter:
             array = self.constrain(array, dims)
         return array
 
+    def on_device(self, array: Any, leaf: Leaf) -> Any:
+        """An argument that lives in host memory, copied to the devices."""
+        if leaf.memory_kind is None:
+            return array
+        place = NamedSharding(self.mesh, partition_spec(spec_of(leaf.spec)), memory_kind=DEVICE_MEMORY)
+        return jax.device_put(array, place)
+
     def source(self, which: tuple[str, int], array: Any) -> Held:
         kind, position = which
         decision = self.decisions.get(((position,), 0, kind))
@@ -109,6 +117,8 @@ class _Emitter:
 
     def result(self, held: Held, leaf: Leaf) -> Any:
         array = self.fetch(held, leaf.route)
+        if jax.typeof(array).memory_space == jax.memory.Space.Host:  # put there by the function
+            return array
         return self.constrain(array, leaf.spec) if leaf.spec else array
 
     def made(self, decision: Decision | None, k: int, array: Any) -> Held:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 SpecDims = tuple[tuple[str, ...], ...]
 """A sharding as plain data: per tensor dimension the mesh axes, major first."""
 
-PLAN_VERSION = 1
+PLAN_VERSION = 2
 
 
 class Model(pydantic.BaseModel):
@@ -127,6 +129,7 @@ class Leaf(Model):
         shard_bytes: Bytes on each device.
         donated: For arguments, whether its memory is given away.
         route: For results, the steps from where it is produced.
+        memory_kind: The memory that it lives in between calls, such as ``pinned_host``; None for the devices' own.
     """
 
     name: str
@@ -136,6 +139,7 @@ class Leaf(Model):
     shard_bytes: float
     donated: bool = False
     route: Route | None = None
+    memory_kind: str | None = None
 
 
 class Totals(Model):
@@ -220,6 +224,7 @@ class Plan(Model):
         solver: How the plan was found.
         unruled: Operations that run replicated because their primitive has no rule, with the user's line.
         notes: Assumptions that the prediction rests on.
+        reopened: Whether constraints in the function's own code were planned as if they were not there.
     """
 
     version: int
@@ -236,6 +241,7 @@ class Plan(Model):
     solver: SolverSummary
     unruled: tuple[str, ...]
     notes: tuple[str, ...]
+    reopened: bool = False
 
     _binding: Binding | None = pydantic.PrivateAttr(default=None)
 
@@ -268,8 +274,11 @@ class Plan(Model):
     def shardings_on(self, mesh: Mesh | AbstractMesh) -> tuple[Any, Any]:
         """NamedShardings of ``(args, kwargs)`` and of the results on another mesh with the same axes."""
         binding = self._bound()
-        ins, outs = ([spec_of(leaf.spec) for leaf in leaves] for leaves in (self.arguments, self.results))
-        return named_shardings(mesh, ins, binding.in_tree), named_shardings(mesh, outs, binding.out_tree)
+        ins, outs = (
+            named_shardings(mesh, [(spec_of(leaf.spec), leaf.memory_kind) for leaf in leaves], tree)
+            for leaves, tree in ((self.arguments, binding.in_tree), (self.results, binding.out_tree))
+        )
+        return ins, outs
 
     def shardings_for(self, tree: Any) -> Any:
         """NamedShardings for a tree that is an argument, a result, or a part of one.
@@ -411,25 +420,53 @@ class Plan(Model):
         return self.report(baselines=False)._repr_html_()
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the plan as JSON."""
-        FilePath(path).write_text(self.model_dump_json(), encoding="utf-8")
+        """Write the plan as JSON, with a checksum by which `load` refuses it if it is edited or damaged.
+
+        Example:
+            >>> import jax, tempfile, pathlib
+            >>> from autoshard import Plan, autoshard
+            >>> mesh = jax.make_mesh((8,), ("x",))
+            >>> plan = autoshard(lambda x: x * 2, mesh).plan(jax.ShapeDtypeStruct((64,), "float32"))
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     plan.save(pathlib.Path(folder, "plan.json"))
+            ...     Plan.load(pathlib.Path(folder, "plan.json")) == plan
+            True
+        """
+        content = json.loads(self.model_dump_json())
+        text = json.dumps({"checksum": _checksum(content), **content}, separators=(",", ":"))
+        FilePath(path).write_text(text, encoding="utf-8")
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Plan:
-        """Read a plan that `save` wrote.
+        """Read a plan that `save` wrote; give it to ``autoshard(fn, mesh, plan=...)``.
+
+        Args:
+            path: The file.
+
+        Returns:
+            The plan, not yet bound to devices.
 
         Raises:
-            PlanMismatchError: The file is damaged, or of another version of the format.
+            PlanMismatchError: The file is damaged, edited, or of another version of the format.
         """
+        name = os.fspath(path)
         try:
-            plan = Plan.model_validate_json(FilePath(path).read_text(encoding="utf-8"))
-        except (pydantic.ValidationError, UnicodeDecodeError) as error:
-            raise PlanMismatchError(f"{os.fspath(path)} is not a plan that this version can read: {error}") from error
-        if plan.version != PLAN_VERSION:
+            content = json.loads(FilePath(path).read_text(encoding="utf-8"))
+        except ValueError as error:  # of JSON and of UTF-8
+            raise PlanMismatchError(f"{name} is not a plan that this version can read: {error}") from error
+        if not isinstance(content, dict) or "version" not in content:
+            raise PlanMismatchError(f"{name} is not a plan that this version can read: it has no version")
+        version = content["version"]
+        if version != PLAN_VERSION:
+            raise PlanMismatchError(f"{name} has plan format {version}, this version reads {PLAN_VERSION}: plan again")
+        if content.pop("checksum", None) != _checksum(content):
             raise PlanMismatchError(
-                f"{os.fspath(path)} has plan format {plan.version}, this version reads {PLAN_VERSION}: plan again"
+                f"{name} was edited or damaged since it was saved (its checksum differs): plan again"
             )
-        return plan
+        try:
+            return Plan.model_validate_json(json.dumps(content))
+        except pydantic.ValidationError as error:
+            raise PlanMismatchError(f"{name} is not a plan that this version can read: {error}") from error
 
     def bind(self, binding: Binding) -> Plan:
         """Attach the JAX mesh and trees, which are not part of the saved plan."""
@@ -469,6 +506,11 @@ class Binding:
     def baselines(self) -> dict[str, Totals]:
         """Totals of the baselines by name, priced once."""
         return self.price_baselines()
+
+
+def _checksum(content: dict[str, Any]) -> str:
+    """Hash of a plan's JSON, whatever its order and spacing."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def spec_of(dims: SpecDims) -> ShardingSpec:

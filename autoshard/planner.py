@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -17,7 +18,7 @@ from autoshard.errors import InfeasibleError, SolverError, UnsupportedError
 from autoshard.graph import ASSUMED_WHILE_TRIPS, Graph
 from autoshard.liveness import Liveness
 from autoshard.lower import Lowered, least_live, lower
-from autoshard.plan import PLAN_VERSION, Plan, SolverSummary, Totals
+from autoshard.plan import PLAN_VERSION, Leaf, Plan, SolverSummary, Totals
 from autoshard.shardings import Fixed
 from autoshard.solver import Progress, Solution, Status, solve
 from autoshard.tables import nbytes_text
@@ -37,6 +38,8 @@ class PlanningOptions:
         fixed_outputs: The same for flat results.
         ties: Flat output number to the flat argument that it is fed back to.
         same_arguments: Pairs of flat arguments that have one sharding.
+        argument_memory: Per flat argument the memory that it lives in; None for the devices' own. Empty for all there.
+        result_memory: The same per flat result.
         reopen: Whether constraints in the function's own code are planned as if they were not there.
         time_limit_s: Time for the solver.
         on_failure: ``raise``, or ``replicate`` to run unsharded when no plan is found.
@@ -50,6 +53,8 @@ class PlanningOptions:
     fixed_outputs: Mapping[int, Fixed] = field(default_factory=dict)
     ties: Mapping[int, int] = field(default_factory=dict)
     same_arguments: tuple[tuple[int, int], ...] = ()
+    argument_memory: tuple[str | None, ...] = ()
+    result_memory: tuple[str | None, ...] = ()
     reopen: bool = False
     time_limit_s: float = 60.0
     on_failure: str = "raise"
@@ -223,15 +228,32 @@ def assemble(
         fingerprint=fingerprint(program, options.mesh),
         mesh=options.mesh,
         memory_budget_bytes=options.budget_bytes,
-        arguments=decoded.arguments,
-        results=decoded.results,
+        arguments=_in_memory(decoded.arguments, options.argument_memory),
+        results=_in_memory(decoded.results, options.result_memory),
         decisions=decoded.decisions,
         collectives=decoded.collectives,
         costs=decoded.costs,
         predicted=decoded.totals,
         solver=summary,
         unruled=unruled,
-        notes=_notes(graph),
+        notes=(*_notes(graph), *_memory_notes(options)),
+        reopened=options.reopen,
+    )
+
+
+def _in_memory(leaves: Sequence[Leaf], kinds: Sequence[str | None]) -> tuple[Leaf, ...]:
+    """Leaves with the memory that they live in between calls."""
+    if not any(kinds):
+        return tuple(leaves)
+    return tuple(leaf.model_copy(update={"memory_kind": kind}) for leaf, kind in zip(leaves, kinds, strict=True))
+
+
+def _memory_notes(options: PlanningOptions) -> tuple[str, ...]:
+    kinds = sorted({kind for kind in (*options.argument_memory, *options.result_memory) if kind})
+    return tuple(
+        f"what lives in {kind} is copied to the devices when a call begins, or back when it ends: the copies take no "
+        "time in the prediction, and memory on the devices like every other argument and result"
+        for kind in kinds
     )
 
 
@@ -246,8 +268,12 @@ def _notes(graph: Graph) -> tuple[str, ...]:
 
 
 def fingerprint(program: Program, mesh: MeshModel) -> str:
-    """Hash of what a plan depends on: the program's text, which arguments are donated, and the mesh's axes."""
-    parts = [str(program.jaxpr), repr(program.donated), repr([(a, mesh.size(a)) for a in mesh.axis_names])]
+    """Hash of what a plan depends on: the program's text, which arguments are donated, and the mesh's axes.
+
+    Addresses of Python objects, which parameters such as callbacks are printed with, differ from process to process.
+    """
+    text = re.sub(r"\bat 0x[0-9a-f]+", "", str(program.jaxpr))
+    parts = [text, repr(program.donated), repr([(a, mesh.size(a)) for a in mesh.axis_names])]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 

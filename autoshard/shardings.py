@@ -12,6 +12,12 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 from autoshard.costs import ShardingSpec
 from autoshard.errors import MeshError
 
+DEVICE_MEMORY = "device"
+"""What JAX calls the memory that arrays live in unless they are put elsewhere."""
+
+HOST_MEMORY = "pinned_host"
+"""What it calls the host's memory that devices read and write directly."""
+
 Axes = tuple[str, ...]
 
 
@@ -92,6 +98,13 @@ def has_explicit_axes(mesh: Mesh | AbstractMesh) -> bool:
     return any(kind == AxisType.Explicit for kind in mesh.axis_types)
 
 
-def named_shardings(mesh: Mesh | AbstractMesh, specs: Sequence[ShardingSpec], tree: Any) -> Any:
-    """A tree of NamedShardings from specs in flat order."""
-    return jax.tree.unflatten(tree, [NamedSharding(mesh, partition_spec(spec)) for spec in specs])
+def named_shardings(mesh: Mesh | AbstractMesh, leaves: Sequence[tuple[ShardingSpec, str | None]], tree: Any) -> Any:
+    """A tree of NamedShardings from specs and memory kinds in flat order."""
+    shardings = [NamedSharding(mesh, partition_spec(spec), memory_kind=kind) for spec, kind in leaves]
+    return jax.tree.unflatten(tree, shardings)
+
+
+def foreign_memory(sharding: Any) -> str | None:
+    """The memory that a sharding names, such as ``pinned_host``; None for the devices' own."""
+    kind: str | None = getattr(sharding, "memory_kind", None)
+    return None if kind == DEVICE_MEMORY else kind

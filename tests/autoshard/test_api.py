@@ -296,7 +296,7 @@ class TestSavedPlans:
         with pytest.raises(PlanMismatchError, match=r"memory_budget: 64 B is asked for, the plan needs"):
             autoshard(product, mesh, memory_budget=64, plan=plan).plan(W, X)
 
-    def test_stale_foreign_and_damaged_plans_are_refused(self, mesh: Mesh, tmp_path: Any) -> None:
+    def test_stale_and_foreign_plans_are_refused(self, mesh: Mesh) -> None:
         plan = autoshard(product, mesh).plan(W, X)
         with pytest.raises(PlanMismatchError, match="was made for another program"):
             autoshard(lambda w, x: product(w, x) + 1, mesh, plan=plan, static_argnums=()).plan(W, X)
@@ -305,14 +305,6 @@ class TestSavedPlans:
             PlanMismatchError, match=r"is for a mesh \{'x': 4, 'y': 2\}, this one is \{'x': 2, 'y': 4\}"
         ):
             autoshard(product, other, plan=plan).plan(W, X)
-        text = plan.model_dump_json()
-        for damaged in (text[:-20], text.replace('"decisions"', '"decision"', 1), "{}", ""):
-            (tmp_path / "bad.json").write_text(damaged)
-            with pytest.raises(PlanMismatchError, match=r"bad.json is not a plan that this version can read"):
-                Plan.load(tmp_path / "bad.json")
-        (tmp_path / "old.json").write_text(text.replace('"version":1', '"version":0', 1))
-        with pytest.raises(PlanMismatchError, match="has plan format 0, this version reads 1: plan again"):
-            Plan.load(tmp_path / "old.json")
 
 
 def test_equal_programs_give_equal_plans(mesh: Mesh) -> None:
