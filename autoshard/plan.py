@@ -275,7 +275,7 @@ class Plan(Model):
         """NamedShardings of ``(args, kwargs)`` and of the results on another mesh with the same axes."""
         binding = self._bound()
         ins, outs = (
-            named_shardings(mesh, [(spec_of(leaf.spec), leaf.memory_kind) for leaf in leaves], tree)
+            named_shardings(mesh, [spec_of(leaf.spec) for leaf in leaves], tree, [leaf.memory_kind for leaf in leaves])
             for leaves, tree in ((self.arguments, binding.in_tree), (self.results, binding.out_tree))
         )
         return ins, outs

@@ -98,9 +98,12 @@ def has_explicit_axes(mesh: Mesh | AbstractMesh) -> bool:
     return any(kind == AxisType.Explicit for kind in mesh.axis_types)
 
 
-def named_shardings(mesh: Mesh | AbstractMesh, leaves: Sequence[tuple[ShardingSpec, str | None]], tree: Any) -> Any:
-    """A tree of NamedShardings from specs and memory kinds in flat order."""
-    shardings = [NamedSharding(mesh, partition_spec(spec), memory_kind=kind) for spec, kind in leaves]
+def named_shardings(
+    mesh: Mesh | AbstractMesh, specs: Sequence[ShardingSpec], tree: Any, memory: Sequence[str | None] = ()
+) -> Any:
+    """A tree of NamedShardings from specs in flat order, and from kinds of memory if not all are the devices' own."""
+    kinds = memory or (None,) * len(specs)
+    shardings = [NamedSharding(mesh, partition_spec(spec), memory_kind=kind) for spec, kind in zip(specs, kinds)]
     return jax.tree.unflatten(tree, shardings)
 
 
