@@ -86,6 +86,7 @@ class _Decoder:
         shared = {value: steps for value in self.lowered.suppliers if (steps := self._shared_steps(value))}
         sources |= set(shared)
         results = [self._result(k, name, output_routes) for k, name in enumerate(output_names)]
+        sources |= {value for value, leaf in zip(graph.outputs, results) if leaf.route is not None}
         decisions, costs = [], []
         for position, op in enumerate(graph.ops):
             strategy = self._strategy(position)
@@ -118,7 +119,7 @@ class _Decoder:
         return plan_resharding(source, target, facts.shape, facts.itemsize, self.lowered.mesh, wire_scale=scale)
 
     def _move(
-        self, value: int, move: ReshardingPlan, trips: float, user: Op | None
+        self, value: int, move: ReshardingPlan, trips: float, user: Op | None, likelihood: float
     ) -> tuple[tuple[tuple[str, ...], ...], ...]:
         """Record the collectives of a resharding; returns its constraints."""
         graph = self.lowered.graph
@@ -129,8 +130,9 @@ class _Decoder:
                 continue
             self.collectives.append(
                 PlannedCollective(
-                    kind=step.kind, axes=step.axes, wire_bytes=step.wire_bytes, seconds=step.seconds, trips=trips,
-                    value=graph.values[value].name, source=source, role="resharding",
+                    kind=step.kind, axes=step.axes, wire_bytes=step.wire_bytes, seconds=step.seconds,
+                    trips=trips / likelihood, value=graph.values[value].name, source=source, role="resharding",
+                    likelihood=likelihood,
                 )
             )  # fmt: skip
         return tuple(spec.dims for spec in move.constraints)
@@ -166,7 +168,8 @@ class _Decoder:
             table = self.lowered.table(sent, [way.source], [target])
             nbytes = copy_bytes(table, sent, [way.source], self.lowered.mesh)[0, 0]
             self.memory.append((*interval, float(nbytes)))
-        return Route(shared=shared, steps=self._move(value, way, trips, user))
+        likelihood = 1.0 if user is None or interval is None else user.operand_likelihood
+        return Route(shared=shared, steps=self._move(value, way, trips, user, likelihood))
 
     def _shared_steps(self, value: int) -> tuple[tuple[tuple[str, ...], ...], ...]:
         """Constraints that make the shared copy of a value; empty if it has none."""
@@ -175,7 +178,10 @@ class _Decoder:
         if held[0] == held[1]:
             return ()
         copied = self.lowered.suppliers[value].copied
-        return self._move(value, self._resharding(copied, *held), self.lowered.copy_trips(value), None)
+        graph = self.lowered.graph
+        likelihood = min(graph.ops[use.op].operand_likelihood for use in graph.uses(value))
+        trips = self.lowered.copy_trips(value)
+        return self._move(value, self._resharding(copied, *held), trips, None, likelihood)
 
     def _decision(
         self,
@@ -206,7 +212,8 @@ class _Decoder:
             self.collectives.append(
                 PlannedCollective(
                     kind=collective.kind, axes=collective.axes, wire_bytes=collective.wire_bytes, seconds=share,
-                    trips=op.trips, value=self._name(op), source=op.source, role="reduction",
+                    trips=op.trips / op.likelihood, value=self._name(op), source=op.source, role="reduction",
+                    likelihood=op.likelihood,
                 )
             )  # fmt: skip
         return OpCost(
@@ -240,8 +247,7 @@ class _Decoder:
         held = self._held(value)
         facts = self.lowered.graph.values[value].facts
         if held is None:
-            fixed = self.lowered.fixed_outputs.get(k, ((),) * len(facts.shape))
-            return self._leaf(value, name, agreeing_specs(facts.shape, fixed, self.lowered.mesh)[0], False, None)
+            return self._leaf(value, name, self._made_in_place(k, facts), False, None)
         if k in self.lowered.fixed_outputs:
             target = self._nearest(value, held, k)
             return self._leaf(value, name, target, False, self._way(value, facts, held, target, 1.0, None, None))
@@ -250,6 +256,20 @@ class _Decoder:
             return self._leaf(value, name, held[0], False, None)
         final = ShardingSpec.of(*route.steps[-1]) if route.steps else held[1]
         return self._leaf(value, name, final, False, route)
+
+    def _made_in_place(self, k: int, facts: TensorFacts) -> ShardingSpec:
+        """The sharding of a result that depends on no argument: it is made where it is wanted, split as far as it goes.
+
+        A state that is fed back comes in the sharding of the argument.
+        """
+        fixed = self.lowered.fixed_outputs.get(k, (None,) * len(facts.shape))
+        if k in self.lowered.ties:
+            held = self._held(self.lowered.graph.arguments[self.lowered.ties[k]])
+            assert held is not None
+            fixed = held[0].dims
+        mesh = self.lowered.mesh
+        specs = agreeing_specs(facts.shape, fixed, mesh)
+        return min(specs, key=lambda spec: spec.shard_bytes(facts.shape, facts.itemsize, mesh))
 
     def _nearest(self, value: int, held: tuple[ShardingSpec, ShardingSpec], k: int) -> ShardingSpec:
         """The cheapest spec that agrees with what the caller fixed for an output."""
@@ -263,7 +283,7 @@ class _Decoder:
         compute = sum(s.compute.seconds * op.trips for op, s in chosen if s is not None)
         flops = sum(s.compute.flops * op.trips for op, s in chosen if s is not None)
         by_role = {
-            role: sum(c.seconds * c.trips for c in self.collectives if c.role == role)
+            role: sum(c.call_seconds for c in self.collectives if c.role == role)
             for role in ("reduction", "resharding")
         }
         return Totals(

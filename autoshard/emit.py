@@ -263,7 +263,7 @@ class _Emitter:
 
         def test(*arrays: Any) -> list[Any]:
             held = seen(arrays, [*range(tests), *carry])
-            return [out.array for out in self.walk(p["cond_jaxpr"], held, (*path, 0))]
+            return [self.enter("while_test", out, path, 0)[0] for out in self.walk(p["cond_jaxpr"], held, (*path, 0))]
 
         def body(*arrays: Any) -> list[Any]:
             held = seen(arrays, [*range(tests, consts), *carry])

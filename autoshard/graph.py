@@ -63,6 +63,7 @@ class Op:
         result_from: Time from which each result occupies memory.
         source: The user's file and line.
         fixed: For arguments and constraints, the sharding asked for: per dimension the mesh axes, None where free.
+        likelihood: How likely the branches of conds around it are to be taken; ``trips`` has it as a factor.
     """
 
     equation: Equation
@@ -77,11 +78,17 @@ class Op:
     result_from: tuple[int, ...]
     source: str
     fixed: Fixed | None = None
+    likelihood: float = 1.0
 
     @property
     def primitive(self) -> str:
         """Name of the primitive or boundary."""
         return self.equation.primitive
+
+    @property
+    def operand_likelihood(self) -> float:
+        """How likely the place is reached where operands are resharded: for the exit of a cond, one of its branches."""
+        return self.likelihood / len(self.operands) if self.primitive == "cond_out" else self.likelihood
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from jax.extend import core
+from jax.interpreters.partial_eval import dce_jaxpr
 
 T = TypeVar("T")
 
@@ -30,3 +31,12 @@ def solver_arguments(eqn: core.JaxprEqn, args: Sequence[T]) -> list[T]:
     lengths = eqn.params["const_lengths"]
     start = lengths.matvec + lengths.vecmat
     return [*args[start : start + lengths.solve], *args[sum(lengths) :]]
+
+
+def without_dead_code(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
+    """The jaxpr without equations that neither a result nor an effect depends on: XLA drops them, so they cost nothing.
+
+    Inputs stay, used or not.
+    """
+    jaxpr, _ = dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars), instantiate=True)
+    return core.ClosedJaxpr(jaxpr, closed.consts)

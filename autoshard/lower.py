@@ -42,6 +42,10 @@ PLACEMENT_WEIGHT = 0.01
 """What holding an argument counts, as a fraction of the time to read it once: enough to order plans that are equal
 otherwise, too little to buy communication."""
 
+TWIN_SECONDS = 1e-7
+"""What a twin of an argument that the caller fixed must save per call to be held in another sharding: on real links,
+the latency of the collectives in between alone takes ten times as long."""
+
 
 @dataclass(frozen=True, slots=True)
 class Supplier:
@@ -109,6 +113,7 @@ class Lowered:
         fixed_outputs: Specs that the caller fixed for outputs.
         resident: Storage of arguments and results.
         temporaries: Storage of everything else that a node's choice decides.
+        ties: Flat output number to the flat argument that it is fed back to.
     """
 
     graph: Graph
@@ -122,6 +127,7 @@ class Lowered:
     fixed_outputs: Mapping[int, Fixed]
     resident: tuple[Usage, ...]
     temporaries: tuple[Usage, ...]
+    ties: Mapping[int, int]
 
     def table(
         self, facts: TensorFacts, sources: Sequence[ShardingSpec], targets: Sequence[ShardingSpec]
@@ -154,6 +160,7 @@ def lower(
     ties: Mapping[int, int] | None = None,
     fixed_outputs: Mapping[int, Fixed] | None = None,
     same_arguments: Sequence[tuple[int, int]] = (),
+    twins: Mapping[int, Fixed] | None = None,
 ) -> Lowered:
     """Build the optimisation problem of a graph.
 
@@ -165,6 +172,7 @@ def lower(
         ties: Flat output number to the flat argument that it is fed back to.
         fixed_outputs: Flat output number to the sharding that the caller fixed.
         same_arguments: Pairs of flat arguments that have one sharding.
+        twins: Flat number of a free argument to the sharding of the fixed argument that it is a twin of.
 
     Returns:
         The problem and its legend.
@@ -172,9 +180,8 @@ def lower(
     Raises:
         SpecError: A fixed sharding is met by no strategy.
     """
-    return _Lowering(graph, liveness, mesh, budget_bytes).run(
-        dict(ties or {}), dict(fixed_outputs or {}), same_arguments
-    )
+    lowering = _Lowering(graph, liveness, mesh, budget_bytes, dict(twins or {}))
+    return lowering.run(dict(ties or {}), dict(fixed_outputs or {}), same_arguments)
 
 
 @dataclass(slots=True)
@@ -183,6 +190,7 @@ class _Lowering:
     liveness: Liveness
     mesh: MeshModel
     budget: float | None
+    twins: dict[int, Fixed]
     names: list[str] = field(default_factory=list)
     costs: list[Floats] = field(default_factory=list)
     edges: list[Edge] = field(default_factory=list)
@@ -217,6 +225,7 @@ class _Lowering:
         return Lowered(
             self.graph, self.liveness, self.mesh, problem, tuple(self.sets), tuple(self.nodes), self.suppliers,
             tuple(self.links), fixed_outputs, tuple(self.resident), tuple(self.temporaries),
+            ties,
         )  # fmt: skip
 
     def _node(self, name: str, costs: Floats) -> int:
@@ -236,7 +245,7 @@ class _Lowering:
             strategies = _filtered(strategies, op.fixed, op)
         costs = strategies.seconds * op.trips
         if op.primitive == "argument":
-            costs = costs + self._placement(op, strategies)
+            costs = costs + self._placement(position, op, strategies)
         node = self._node(f"{position}:{op.primitive}", costs)
         self.sets.append(strategies)
         self.nodes.append(node)
@@ -244,11 +253,18 @@ class _Lowering:
         if scratch is not None:
             self.temporaries.append(Usage(node, scratch[0], position + 1, scratch[1]))
 
-    def _placement(self, op: Op, strategies: StrategySet) -> Floats:
-        """A secondary order among plans of equal time: arguments are split rather than held whole on every device."""
+    def _placement(self, number: int, op: Op, strategies: StrategySet) -> Floats:
+        """A secondary order among plans of equal time: arguments are split rather than held whole on every device.
+
+        Twins of an argument that the caller fixed, such as the moments of a parameter, had better be like it.
+        """
         column = strategies.results[0]
-        sizes = _shard_bytes(op.equation.results[0], column.specs, self.mesh)[column.index]
-        return PLACEMENT_WEIGHT * sizes / self.mesh.device.memory_bytes_per_s
+        sizes = _shard_bytes(op.equation.results[0], column.specs, self.mesh)
+        seconds = PLACEMENT_WEIGHT * sizes / self.mesh.device.memory_bytes_per_s
+        if number in self.twins:
+            alike = np.array([agrees(spec, self.twins[number]) for spec in column.specs])
+            seconds = np.where(alike, 0.0, seconds + TWIN_SECONDS)
+        return seconds[column.index]
 
     def _add_supplier(self, value: int) -> None:
         position, k = self.graph.values[value].producer
@@ -422,8 +438,24 @@ def least_live(usages: Iterable[Usage | EdgeUsage], end: int) -> Floats:
 
 
 def _copy_trips(graph: Graph, value: int) -> float:
-    """As often as its users ask for it."""
-    return max(graph.ops[use.op].operand_trips[use.operand] for use in graph.uses(value))
+    """As often as its users ask for it: once in every branch of a cond, in the test and in the body of a while."""
+    producer = graph.ops[graph.values[value].producer[0]]
+    trips: dict[int, float] = {}
+    for use in graph.uses(value):
+        user = graph.ops[use.op]
+        part = _part(producer, user, use.operand)
+        trips[part] = max(trips.get(part, 0.0), user.operand_trips[use.operand])
+    return sum(trips.values())
+
+
+def _part(boundary: Op, user: Op, operand: int) -> int:
+    """Which body of a region a user of the region's operand stands in; copies made in one are unknown in another."""
+    if boundary.primitive not in ("cond_in", "while_carry") or user.path[: len(boundary.path)] != boundary.path:
+        return 0
+    if user.primitive == "cond_out" and user.path == boundary.path:
+        return operand
+    depth = len(boundary.path)
+    return user.path[depth] if len(user.path) > depth else 0
 
 
 def copy_bytes(table: ReshardTable, facts: TensorFacts, sources: Sequence[ShardingSpec], mesh: MeshModel) -> Floats:

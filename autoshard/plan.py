@@ -54,10 +54,11 @@ class PlannedCollective(Model):
         axes: Mesh axes it runs over.
         wire_bytes: Bytes sent per device and execution.
         seconds: Time of one execution.
-        trips: Executions per call.
+        trips: Executions per call, every branch of a cond counted as taken.
         value: Name of the value that is moved or reduced.
         source: The user's file and line.
         role: Why it runs.
+        likelihood: How likely the branches of conds around it are to be taken.
     """
 
     kind: str
@@ -68,6 +69,12 @@ class PlannedCollective(Model):
     value: str
     source: str
     role: Role
+    likelihood: float = 1.0
+
+    @property
+    def call_seconds(self) -> float:
+        """Expected time per call."""
+        return self.seconds * self.trips * self.likelihood
 
 
 class Route(Model):

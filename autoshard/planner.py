@@ -123,7 +123,24 @@ def _lower(program: Program, graph: Graph, options: PlanningOptions, usable: flo
         graph, liveness, options.mesh,
         budget_bytes=budget, ties=options.ties, fixed_outputs=options.fixed_outputs,
         same_arguments=options.same_arguments,
+        twins=twins(program, options.fixed_arguments),
     )  # fmt: skip
+
+
+def twins(program: Program, fixed: Mapping[int, Fixed]) -> dict[int, Fixed]:
+    """Free arguments to the sharding of the fixed argument that they are twins of: same shape, type and end of path.
+
+    Adam's ``state[0].mu['w']`` is a twin of ``params['w']``.
+    """
+    avals = [v.aval for v in program.jaxpr.jaxpr.invars]
+    keys = program.argument_keys
+    found: dict[int, Fixed] = {}
+    for number, aval in enumerate(avals):
+        for other, dims in fixed.items():
+            alike = (aval.shape, aval.dtype) == (avals[other].shape, avals[other].dtype)
+            if number not in fixed and alike and keys[other] and keys[number].endswith(keys[other]):
+                found.setdefault(number, dims)
+    return found
 
 
 def _unruled(graph: Graph) -> tuple[str, ...]:
@@ -236,7 +253,7 @@ def assemble(
         predicted=decoded.totals,
         solver=summary,
         unruled=unruled,
-        notes=(*_notes(graph), *_memory_notes(options)),
+        notes=(*_notes(graph), *_indivisible(graph, options.mesh), *_memory_notes(options)),
         reopened=options.reopen,
     )
 
@@ -263,8 +280,30 @@ def _notes(graph: Graph) -> tuple[str, ...]:
     if any(op.primitive == "while_carry" for op in graph.ops):
         notes.append(f"while loops are taken to run {ASSUMED_WHILE_TRIPS} times")
     if any(op.primitive in ("cond_in", "cond_out") for op in graph.ops):
-        notes.append("the branches of a cond are taken to be equally likely")
+        notes.append(
+            "the branches of a cond are taken to be equally likely in the time; the bytes sent are those of all"
+        )
     return tuple(notes)
+
+
+INDIVISIBLE_SHOWN = 4
+
+
+def _indivisible(graph: Graph, mesh: MeshModel) -> tuple[str, ...]:
+    """Dimensions of arguments that no mesh axis divides: they stay whole, which is no choice of the plan's."""
+    sizes = sorted({size for size in mesh.sizes.values() if size > 1})
+    arguments = [graph.values[number] for number in graph.arguments]
+    found = [
+        f"{value.name}: dimension {d} stays whole, {extent} is not divisible by {' or '.join(map(str, sizes))}"
+        for value in arguments
+        for d, extent in enumerate(value.facts.shape)
+        if sizes and extent > sizes[0] and all(extent % size for size in sizes)
+    ]
+    more = len(found) - INDIVISIBLE_SHOWN
+    return (
+        *found[:INDIVISIBLE_SHOWN],
+        *([f"{more} more dimensions of arguments are not divisible"] if more > 0 else []),
+    )
 
 
 def fingerprint(program: Program, mesh: MeshModel) -> str:

@@ -381,7 +381,7 @@ def _summed(keyed: Iterable[tuple[Key, PlannedCollective]]) -> list[tuple[Key, t
     sums: dict[Key, tuple[float, float, float]] = {}
     for key, c in keyed:
         executions, wire_bytes, seconds = sums.get(key, (0.0, 0.0, 0.0))
-        sums[key] = (executions + c.trips, wire_bytes + c.wire_bytes * c.trips, seconds + c.seconds * c.trips)
+        sums[key] = (executions + c.trips, wire_bytes + c.wire_bytes * c.trips, seconds + c.call_seconds)
     return list(sums.items())
 
 

@@ -15,8 +15,8 @@ from jax.extend import core
 
 from autoshard.errors import InputError
 from autoshard.graph import ASSUMED_WHILE_TRIPS, LITERAL, Graph, Op, Path, Value
-from autoshard.jaxprs import opened, scan_operands, solver_arguments
-from autoshard.rules.base import Dims, Equation, OpRule, RuleBuilder, TensorFacts, rule_of
+from autoshard.jaxprs import opened, scan_operands, solver_arguments, without_dead_code
+from autoshard.rules.base import Combine, Dims, Equation, OpRule, RuleBuilder, TensorFacts, rule_of
 from autoshard.rules.shardy import fallback_rule
 
 
@@ -91,7 +91,7 @@ def trace(
             "them as arguments"
         )
     return Program(
-        jaxpr=traced.jaxpr,
+        jaxpr=without_dead_code(traced.jaxpr),
         args_info=traced.args_info,
         out_info=traced.out_info,
         argument_names=names,
@@ -144,11 +144,13 @@ class _Draft:
     result_from: list[int]
     source: str
     fixed: Any = None
+    likelihood: float = 1.0
 
     def freeze(self) -> Op:
         return Op(
             self.equation, self.rule, self.path, self.slot, tuple(self.operands), tuple(self.results), self.trips,
             tuple(self.operand_trips), tuple(self.operand_until), tuple(self.result_from), self.source, self.fixed,
+            self.likelihood,
         )  # fmt: skip
 
 
@@ -157,6 +159,7 @@ class _Builder:
     values: list[Value] = field(default_factory=list)
     drafts: list[_Draft] = field(default_factory=list)
     unruled: list[int] = field(default_factory=list)
+    likelihood: float = 1.0
 
     @property
     def now(self) -> int:
@@ -198,7 +201,7 @@ class _Builder:
         draft = _Draft(
             equation, rule, path, slot, list(operands), results, trips,
             list(operand_trips) if operand_trips is not None else [trips] * len(operands),
-            [time] * len(operands), [time] * len(results), source, fixed,
+            [time] * len(operands), [time] * len(results), source, fixed, self.likelihood,
         )  # fmt: skip
         if not rule.ruled:
             self.unruled.append(time)
@@ -432,13 +435,25 @@ def _while(b: _Builder, eqn: core.JaxprEqn, args: list[int], path: Path, trips: 
     inside = [d.results[0] for d in carried]
     cond_consts = [d.results[0] for d in entered[: p["cond_nconsts"]]]
     body_consts = [d.results[0] for d in entered[p["cond_nconsts"] :]]
-    _walk(b, p["cond_jaxpr"], [*cond_consts, *inside], (*path, 0), inner)
+    (goes_on,) = _walk(b, p["cond_jaxpr"], [*cond_consts, *inside], (*path, 0), inner)
+    _while_test(b, goes_on, p["cond_jaxpr"].jaxpr.outvars[0].aval, path, inner, source)
     outs = _walk(b, p["body_jaxpr"], [*body_consts, *inside], (*path, 1), inner)
     for draft, out in zip(carried, outs):
         _close_carry(b, draft, out)
     for draft in entered:
         draft.operand_until = [b.now - 1]
     return [d.results[1] for d in carried]
+
+
+def _while_test(b: _Builder, number: int, aval: Any, path: Path, trips: float, source: str) -> None:
+    """A loop that was batched goes on while any element of its test is true: an "or" over all devices a trip."""
+    facts = b.facts(number, aval)
+    if not facts.shape:
+        return
+    equation = Equation("while_test", {}, (facts,), (TensorFacts((), facts.dtype, facts.itemsize),))
+    builder = RuleBuilder(equation)
+    dims = tuple(builder.factor(n, Combine.EXTREME) for n in facts.shape)
+    b.add(equation, builder.build([dims], [()]), path, [number], trips, source)
 
 
 def _cond(b: _Builder, eqn: core.JaxprEqn, args: list[int], path: Path, trips: float) -> list[int]:
@@ -448,7 +463,9 @@ def _cond(b: _Builder, eqn: core.JaxprEqn, args: list[int], path: Path, trips: f
     ]
     inside = [d.results[0] for d in entered]
     share = trips / len(branches)
+    b.likelihood /= len(branches)
     outs = [_walk(b, branch, inside, (*path, k), share) for k, branch in enumerate(branches)]
+    b.likelihood *= len(branches)
     for draft in entered:
         draft.operand_until = [b.now - 1]
     results = []
