@@ -7,7 +7,7 @@ A region says it exactly: each device works on its shards, then the partial resu
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -247,7 +247,37 @@ def _scatter(at: Region, shards: Sequence[Any]) -> list[Any]:
         mode = lax.GatherScatterMode.FILL_OR_DROP
     if at.reduced and at.eqn.primitive.name not in _FOLDS:
         target = jnp.where(at.is_first, target, jnp.zeros_like(target))
+    windows = {mapped[k]: (k, n) for k, n in enumerate(_window_extents(at)) if k in split and n > 1}
+    if windows:
+        return _scatter_window(at, target, indices, updates, windows)
     return at.bind((target, indices, updates), mode=mode)
+
+
+def _scatter_window(
+    at: Region, target: Any, indices: Any, updates: Any, windows: Mapping[int, tuple[int, int]]
+) -> list[Any]:
+    """Write one window, of which a part may fall into this shard.
+
+    What the window can touch is cut out, with room on both sides for the parts that fall into neighbours.
+
+    Args:
+        at: The equation and its shardings.
+        target: The shard that is written to.
+        indices: Where the window begins in it, beyond it for a window that is not written at all.
+        updates: The window.
+        windows: Split dimension of the target to its place in the index vector and the window's extent.
+    """
+    begins: list[Any] = [0] * target.ndim
+    extents, room = list(target.shape), [(0, 0)] * target.ndim
+    for d, (k, n) in windows.items():
+        first = indices.reshape(-1)[k]
+        extents[d], room[d] = min(n, target.shape[d]), (n - 1, n - 1)
+        begins[d] = jnp.clip(first, 0, target.shape[d] - extents[d])
+        indices = indices.at[..., k].add(n - 1 - begins[d].astype(indices.dtype))
+    block = jnp.pad(lax.dynamic_slice(target, _starts(begins), extents), room)
+    (block,) = at.bind((block, indices, updates), mode=lax.GatherScatterMode.FILL_OR_DROP)
+    block = lax.slice(block, [low for low, _ in room], [low + n for (low, _), n in zip(room, extents)])
+    return [lax.dynamic_update_slice(target, block, _starts(begins))]
 
 
 def _window_extents(at: Region) -> list[int]:

@@ -194,17 +194,22 @@ class Outcome:
         return f"{specs}{local}: {values}; priced {show(self.priced)}; compiled {show(self.compiled)}"
 
 
+def _leaf(tensor: Any, spec: ShardingSpec) -> Leaf:
+    return Leaf(name="value", shape=tensor.shape, dtype=str(tensor.dtype), spec=spec.dims, shard_bytes=0.0)
+
+
 def execute(case: Case, strategy: Strategy, sizes: Mapping[str, int]) -> Outcome:
     """Run a strategy on the virtual devices and compare it with its price and with the unsharded operation."""
     op, mesh = case.op, jax_mesh(sizes)
     closed = op.jaxpr()
-    leaves = tuple(
-        Leaf(name="result", shape=t.shape, dtype=t.dtype, spec=spec.dims, shard_bytes=0.0)
-        for t, spec in zip(op.equation.results, strategy.results)
-    )
-    plan = Plan.model_construct(function="one_op", decisions=(decision_of(op, strategy),), results=leaves)
-    emitted = emit(plan, closed, mesh)
     pairs = [(a, spec) for a, spec, v in zip(op.operands, strategy.operands, op.eqn.invars) if isinstance(v, core.Var)]
+    plan = Plan.model_construct(
+        function="one_op",
+        decisions=(decision_of(op, strategy),),
+        arguments=tuple(_leaf(jax.typeof(a), spec) for a, spec in pairs),
+        results=tuple(_leaf(t, spec) for t, spec in zip(op.equation.results, strategy.results)),
+    )
+    emitted = emit(plan, closed, mesh)
     arguments = [jax.device_put(a, _sharding(mesh, spec)) for a, spec in pairs]
     shardings = [_sharding(mesh, spec) for spec in strategy.results]
     jitted = jax.jit(emitted, in_shardings=[_sharding(mesh, s) for _, s in pairs], out_shardings=shardings)

@@ -13,6 +13,11 @@ from jax import lax
 
 from tests.helpers_rules import Case
 
+ROWS = lax.ScatterDimensionNumbers(
+    update_window_dims=(0, 1), inserted_window_dims=(), scatter_dims_to_operand_dims=(0,)
+)
+"""One window of whole rows, placed by its first one."""
+
 
 def normal(*shape: int, seed: int = 0) -> Any:
     """Standard normal floats."""
@@ -218,6 +223,19 @@ def lookups() -> list[Case]:
         ),
         Case("scatter_column", "scatter", lambda t, u: t.at[:, 3].set(u), (table, normal(16, seed=1))),
         Case("scatter_rows", "scatter", lambda t, u: t.at[2:5].set(u), (table, normal(3, 8, seed=1))),
+        Case("scatter_block", "scatter", lambda t, u: t.at[3:10, 2:7].set(u), (table, normal(7, 5, seed=1))),
+        Case(
+            "scatter_window_drop",
+            "scatter-add",
+            lambda t, i, u: lax.scatter_add(t, i, u, ROWS, mode="drop"),
+            (table, np.array([13], np.int32), normal(5, 8, seed=1)),
+        ),
+        Case(
+            "scatter_window_clip",
+            "scatter-add",
+            lambda t, i, u: lax.scatter_add(t, i, u, ROWS, mode="clip"),
+            (table, np.array([13], np.int32), normal(5, 8, seed=1)),
+        ),
         Case("scatter_add", "scatter-add", lambda t, i, u: t.at[i].add(u), (table, ids, normal(8, 16, 8, seed=1))),
         Case(
             "scatter_add_wild",

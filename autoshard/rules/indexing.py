@@ -2,11 +2,12 @@
 
 A dimension of which one element is looked up at a time is "indexed". Split over devices, each looks up what it holds
 and gives zero for the rest, and the results add up; a scatter applies the updates that fall into its part. Both run as
-per-shard regions.
+per-shard regions, and so do look-ups along batch dimensions, which XLA gathers if they are not the first ones.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from autoshard.rules.base import Combine, Dims, Equation, OpRule, RuleBuilder, TensorFacts, rule_for
@@ -34,13 +35,14 @@ def gather(equation: Equation) -> OpRule:
             table[d] = result_dims[place] = b.factor(sizes[d])
     _spread(result_dims, numbers.offset_dims, batch)
     indexed = _indexed(b, numbers.start_index_map, sizes, operand, Combine.SUM)
+    batched = _factors(table, numbers.operand_batching_dims)
     table |= indexed
     return b.build(
         [_dims(table, operand), (*batch, ())],
         [tuple(result_dims)],
         flops=float(result.elements),
         pinned=True,
-        local_factors=_factors(indexed),
+        local_factors=_factors(indexed) | batched,
         touches=(_share(result, operand), 1.0, 1.0),
     )
 
@@ -60,12 +62,21 @@ def _indexed(
     return {d: b.factor(operand.shape[d], combine) for d in index_map if sizes[d] == 1}
 
 
+def _written(
+    b: RuleBuilder, index_map: Iterable[int], sizes: Sequence[int], operand: TensorFacts
+) -> dict[int, tuple[int, ...]]:
+    """A factor for each operand dimension of which one window is written: each device writes what it has of it."""
+    windows = [d for d in index_map if 1 < sizes[d] < operand.shape[d]]
+    return {d: b.factor(operand.shape[d]) for d in windows if adds_up(operand)}
+
+
 def _dims(factors: dict[int, tuple[int, ...]], tensor: TensorFacts) -> Dims:
     return tuple(factors.get(d, ()) for d in range(len(tensor.shape)))
 
 
-def _factors(entries: dict[int, tuple[int, ...]]) -> frozenset[int]:
-    return frozenset(f for entry in entries.values() for f in entry)
+def _factors(entries: dict[int, tuple[int, ...]], dimensions: Iterable[int] | None = None) -> frozenset[int]:
+    """The factors of some dimensions, or of all."""
+    return frozenset(f for d in (entries if dimensions is None else dimensions) for f in entries[d])
 
 
 def _share(part: TensorFacts, tensor: TensorFacts) -> float:
@@ -113,7 +124,10 @@ def scatter(equation: Equation) -> OpRule:
         if sizes[d] == operand.shape[d] and d not in numbers.scatter_dims_to_operand_dims:
             table[d] = update_dims[place] = b.factor(sizes[d])
     _spread(update_dims, numbers.update_window_dims, batch)
+    batched = _factors(table, numbers.operand_batching_dims)
     indexed = _indexed(b, numbers.scatter_dims_to_operand_dims, sizes, operand, Combine.PARALLEL)
+    if math.prod(indices.shape[:-1]) == 1:
+        indexed |= _written(b, numbers.scatter_dims_to_operand_dims, sizes, operand)
     table |= indexed
     target = _dims(table, operand)
     return b.build(
@@ -121,7 +135,7 @@ def scatter(equation: Equation) -> OpRule:
         [target],
         flops=float(updates.elements),
         pinned=True,
-        local_factors=_factors(indexed) | (combined if equation.primitive not in XLA_COMBINES else frozenset()),
+        local_factors=_factors(indexed) | batched | (frozenset() if equation.primitive in XLA_COMBINES else combined),
         touches=(_share(updates, operand), 1.0, 1.0, _share(updates, operand)),
     )
 
