@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from autoshard.inferring import state_sharding as state_sharding
     from autoshard.inferring import where_named as where_named
     from autoshard.plan import Plan as Plan
+    from autoshard.rules.custom import register_rule as register_rule
 
 _HOMES = {
     "Constraints": "autoshard.constraints",
@@ -36,6 +37,7 @@ _HOMES = {
     "explore": "autoshard.exploring",
     "fsdp_sharding": "autoshard.inferring",
     "infer_sharding": "autoshard.inferring",
+    "register_rule": "autoshard.rules.custom",
     "stacked_sharding": "autoshard.inferring",
     "state_sharding": "autoshard.inferring",
     "where_named": "autoshard.inferring",
@@ -52,6 +54,7 @@ __all__ = [
     "explore",
     "fsdp_sharding",
     "infer_sharding",
+    "register_rule",
     "stacked_sharding",
     "state_sharding",
     "where_named",

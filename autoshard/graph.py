@@ -109,7 +109,7 @@ class Graph:
         ops: Operations and boundaries in program order; the first ones are the arguments.
         arguments: Value numbers of the flat arguments.
         outputs: Value numbers of the flat results (``LITERAL`` for literal results).
-        unruled: Positions of operations that run replicated because their primitive has no rule.
+        unruled: Positions of operations whose primitive has no rule: they fall back on Shardy's, or run replicated.
     """
 
     values: tuple[Value, ...]

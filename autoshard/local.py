@@ -20,6 +20,8 @@ from jax.sharding import AbstractMesh, Mesh
 
 from autoshard.exchange import Exchange, exchange
 from autoshard.plan import Decision, Ending, spec_of
+from autoshard.rules.base import Equation
+from autoshard.rules.custom import local_function
 from autoshard.rules.shape import SEGMENTS
 from autoshard.shardings import partition_spec
 
@@ -80,9 +82,12 @@ class Region:
 
     def result_axes(self, dimension: int) -> Axes:
         """Mesh axes that split a dimension of the first result, before any scatter."""
-        endings = self.decision.endings
-        scattered = {a for e in endings if e.kind == "reduce-scatter" for a in e.axes}
-        return _without(self.decision.results[0][dimension], scattered)
+        return self.unreduced(0)[dimension]
+
+    def unreduced(self, result: int) -> tuple[Axes, ...]:
+        """Mesh axes that split the dimensions of a result, before any scatter."""
+        scattered = {a for e in self.decision.endings if e.kind == "reduce-scatter" for a in e.axes}
+        return tuple(_without(axes, scattered) for axes in self.decision.results[result])
 
     @property
     def reduced(self) -> Axes:
@@ -93,6 +98,9 @@ class Region:
     def is_first(self) -> Any:
         """True on one device of every group that is reduced over."""
         return lax.axis_index(self.reduced) == 0 if self.reduced else True
+
+
+Body = Callable[[Region, Sequence[Any]], list[Any]]
 
 
 def _without(axes: Axes, others: Collection[str]) -> Axes:
@@ -112,7 +120,7 @@ def run_local(eqn: core.JaxprEqn, decision: Decision, arrays: Sequence[Any], mes
         Whole results in the decided shardings.
     """
     at = Region(eqn, decision, dict(zip(mesh.axis_names, mesh.axis_sizes)))
-    body = _BODIES.get(eqn.primitive.name, _plain)
+    body = _body(eqn)
 
     def region(*shards: Any) -> tuple[Any, ...]:
         return tuple(_end(eqn.primitive.name, out, decision.endings) for out in body(at, shards))
@@ -169,9 +177,26 @@ def _scattered(partial: Any, ending: Ending) -> Any:
     return mine.reshape(shards.shape[1:])
 
 
+def _body(eqn: core.JaxprEqn) -> Body:
+    """What one device runs of an equation: the user's function, one of ours, or the operation itself."""
+    given = local_function(Equation(eqn.primitive.name, eqn.params, (), ()))
+    if given is None:
+        return _BODIES.get(eqn.primitive.name, _plain)
+    return lambda at, shards: jax.tree.leaves(given(*shards))
+
+
 def _plain(at: Region, shards: Sequence[Any]) -> list[Any]:
     """The same operation on the shards; right for all operations whose parameters hold no extents."""
     return at.bind(shards)
+
+
+def _foreign(at: Region, shards: Sequence[Any]) -> list[Any]:
+    """A custom call on the shards: its results are shards, too."""
+    avals = tuple(
+        aval.update(shape=tuple(n // at.parts(axes) for n, axes in zip(aval.shape, at.unreduced(k))))
+        for k, aval in enumerate(at.params["result_avals"])
+    )
+    return at.bind(shards, result_avals=avals)
 
 
 # Look-ups and updates
@@ -577,7 +602,7 @@ def _ragged_dot(at: Region, shards: Sequence[Any]) -> list[Any]:
     return [jnp.roll(jnp.where(_along(multiplied, row, out.ndim), out, jnp.zeros_like(out)), starts[0], row)]
 
 
-_BODIES: dict[str, Callable[[Region, Sequence[Any]], list[Any]]] = {
+_BODIES: dict[str, Body] = {
     "argmax": _best,
     "argmin": _best,
     "concatenate": _rearranged,
@@ -589,6 +614,7 @@ _BODIES: dict[str, Callable[[Region, Sequence[Any]], list[Any]]] = {
     "cumsum": _cumulative,
     "dynamic_slice": _dynamic_slice,
     "dynamic_update_slice": _dynamic_update_slice,
+    "ffi_call": _foreign,
     "gather": _gather,
     "pad": _rearranged,
     "ragged_dot_general": _ragged_dot,

@@ -229,7 +229,7 @@ class Plan(Model):
         costs: Costs per operation.
         predicted: Totals per device and call.
         solver: How the plan was found.
-        unruled: Operations that run replicated because their primitive has no rule, with the user's line.
+        unruled: Operations whose primitive has no rule, what each falls back on, and the user's line.
         notes: Assumptions that the prediction rests on.
         reopened: Whether constraints in the function's own code were planned as if they were not there.
     """

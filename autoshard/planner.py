@@ -19,6 +19,7 @@ from autoshard.graph import ASSUMED_WHILE_TRIPS, Graph
 from autoshard.liveness import Liveness
 from autoshard.lower import Lowered, least_live, lower
 from autoshard.plan import PLAN_VERSION, Leaf, Plan, SolverSummary, Totals
+from autoshard.rules.base import called_name
 from autoshard.shardings import Fixed
 from autoshard.solver import Progress, Solution, Status, solve
 from autoshard.tables import nbytes_text
@@ -144,8 +145,9 @@ def twins(program: Program, fixed: Mapping[int, Fixed]) -> dict[int, Fixed]:
 
 
 def _unruled(graph: Graph) -> tuple[str, ...]:
-    """Primitives without a rule, with the user's line, each once."""
-    seen = {f"{graph.ops[i].primitive} at {graph.ops[i].source}": None for i in graph.unruled}
+    """Primitives without a rule, what they fall back on, and the user's line, each once."""
+    ops = [graph.ops[i] for i in graph.unruled]
+    seen = {f"{called_name(op.equation)} ({op.rule.reason}) at {op.source}": None for op in ops}
     return tuple(seen)
 
 

@@ -116,8 +116,8 @@ def _sections(report: Report, width: int | None) -> list[Section]:
         _leaves("Results", report.results, width),
     ]
     if report.unruled:
-        lines = [f"{row.primitive} {shorten(row.place)}".rstrip() for row in report.unruled]
-        sections.append(_prose("Run replicated, because their primitive has no sharding rule", lines))
+        lines = [f"{row.primitive}, {row.fallback}: {shorten(row.place)}".rstrip(": ") for row in report.unruled]
+        sections.append(_prose("Without a sharding rule (autoshard.register_rule)", lines))
     sections.append(_prose("Assumptions", [f"prices of {report.hardware}: {report.hardware_source}", *report.notes]))
     return [section for section in sections if section.rows]
 

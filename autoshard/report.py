@@ -171,9 +171,10 @@ class LeafGroup(Model):
 
 
 class UnruledRow(Model):
-    """A primitive without a sharding rule, and a line where it runs replicated for that."""
+    """A primitive without a sharding rule, what it falls back on, and a line where it stands."""
 
     primitive: str
+    fallback: str
     place: Place
 
 
@@ -195,7 +196,7 @@ class Report(Model):
         arguments: In order of the first leaf.
         results: In order of the first leaf.
         solver: How the plan was found.
-        unruled: What runs replicated because its primitive has no rule.
+        unruled: What has no rule, and falls back on Shardy's or runs replicated.
         notes: Assumptions that the numbers rest on.
     """
 
@@ -411,8 +412,9 @@ def _value_of(name: str) -> tuple[str, Place | None]:
 
 
 def _unruled_row(told: str) -> UnruledRow:
-    primitive, place = _value_of(told)
-    return UnruledRow(primitive=primitive.removesuffix(" at "), place=place or place_of(""))
+    what, place = _value_of(told)
+    primitive, _, fallback = what.removesuffix(" at ").partition(" (")
+    return UnruledRow(primitive=primitive, fallback=fallback.removesuffix(")"), place=place or place_of(""))
 
 
 def _type_text(leaf: Leaf) -> str:

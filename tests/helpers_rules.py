@@ -181,6 +181,11 @@ class Outcome:
             return False
         return all(math.isclose(self.priced[k], self.compiled[k], rel_tol=BYTES_SLACK) for k in self.priced)
 
+    @property
+    def agrees(self) -> bool:
+        """Whether the values are right and the collectives as priced."""
+        return not self.wrong_values and self.as_priced
+
     def __str__(self) -> str:
         def show(found: Bytes) -> str:
             return (
@@ -192,6 +197,15 @@ class Outcome:
         local = " (local)" if self.strategy.local else ""
         values = self.wrong_values or "values equal"
         return f"{specs}{local}: {values}; priced {show(self.priced)}; compiled {show(self.compiled)}"
+
+
+def known_difference(case: Case, outcome: Outcome) -> str | None:
+    """The reason why a strategy whose values are right is not compiled as priced, if it is a known one."""
+    return None if outcome.wrong_values else KNOWN_DIFFERENCES.get(case.name)
+
+
+KNOWN_DIFFERENCES: Mapping[str, str] = {}
+"""Cases of which some strategies are compiled to other collectives than priced, and why."""
 
 
 def _leaf(tensor: Any, spec: ShardingSpec) -> Leaf:

@@ -1,6 +1,7 @@
 """Sharding rules: one per primitive, as factors. `autoshard.rules.base` says how to add one."""
 
 from autoshard.rules import contraction as contraction
+from autoshard.rules import custom as custom
 from autoshard.rules import elementwise as elementwise
 from autoshard.rules import indexing as indexing
 from autoshard.rules import linalg as linalg
@@ -19,6 +20,7 @@ from autoshard.rules.base import rule_for as rule_for
 from autoshard.rules.base import rule_of as rule_of
 from autoshard.rules.base import ruled_primitives as ruled_primitives
 from autoshard.rules.base import whole as whole
+from autoshard.rules.custom import register_rule as register_rule
 
 __all__ = [
     "Combine",
@@ -27,6 +29,7 @@ __all__ = [
     "OpRule",
     "RuleBuilder",
     "TensorFacts",
+    "register_rule",
     "rule_for",
     "rule_of",
     "ruled_primitives",

@@ -152,7 +152,7 @@ class OpRule:
         fixed: The only shardings it can have, of all operands and then all results (a `shard_map` of the user's).
         inner: Collectives that it runs inside, with such shardings.
         ruled: False if this is the fallback of a primitive that has no rule.
-        reason: Why everything is whole, or whose rule the fallback is; for the report.
+        reason: Why everything is whole, or, if not ruled, what it falls back on; for the report.
     """
 
     factors: tuple[Factor, ...]
@@ -219,6 +219,9 @@ RuleFunction = Callable[[Equation], OpRule]
 
 _RULES: dict[str, RuleFunction] = {}
 
+USER_RULES: dict[str, RuleFunction] = {}
+"""Rules that users registered (`autoshard.register_rule`), by the name of the primitive or of the code it calls."""
+
 
 def rule_for(*primitives: str) -> Callable[[RuleFunction], RuleFunction]:
     """Register a function as the rule of the named primitives; a name can be registered once."""
@@ -238,12 +241,26 @@ def ruled_primitives() -> frozenset[str]:
     return frozenset(_RULES)
 
 
+TARGETS = {"ffi_call": "target_name", "pallas_call": "name"}
+"""Primitives that call foreign code, and the parameter that holds the name of that code."""
+
+
+def called_name(equation: Equation) -> str:
+    """Name of the foreign code that an operation calls; of its primitive if it calls none."""
+    return str(equation.params.get(TARGETS.get(equation.primitive, ""), equation.primitive))
+
+
 def rule_of(equation: Equation) -> OpRule:
     """The rule of an operation; the replicated fallback, marked ``ruled=False``, if its primitive has none."""
-    function = _RULES.get(equation.primitive)
+    name = equation.primitive
+    function = USER_RULES.get(called_name(equation)) or USER_RULES.get(name) or _RULES.get(name)
     if function is None:
         return whole(equation)
     return function(equation)
+
+
+REPLICATED = "replicated"
+"""What the fallback of a primitive without any rule is called."""
 
 
 def unsplit(tensor: TensorFacts) -> Dims:
@@ -251,7 +268,7 @@ def unsplit(tensor: TensorFacts) -> Dims:
     return ((),) * len(tensor.shape)
 
 
-def whole(equation: Equation, *, ruled: bool = False, reason: str = "no rule: replicated") -> OpRule:
+def whole(equation: Equation, *, ruled: bool = False, reason: str = REPLICATED) -> OpRule:
     """Every dimension of every operand and result stays whole: the fallback, or the rule of what cannot be split."""
     operands, results = (tuple(map(unsplit, ts)) for ts in (equation.operands, equation.results))
     return OpRule((), operands, results, pinned=not ruled, ruled=ruled, reason=reason)

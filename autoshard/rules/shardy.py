@@ -92,7 +92,7 @@ def _as_rule(shardy: ShardyRule, equation: Equation) -> OpRule | None:
         pinned=True,
         merges=False,
         ruled=False,
-        reason="no rule: split by Shardy's",
+        reason="split by Shardy's rule",
     )
 
 

@@ -124,7 +124,7 @@ def told() -> Plan:
             status="feasible", cost_seconds=89 * US, bound_seconds=85 * US, gap=4 / 89,
             seconds={"build": 0.4, "ilp": 60.0}, message="stopped at the time limit",
         ),
-        unruled=(f"fancy_op at {loss}",),
+        unruled=(f"fancy_op (replicated) at {loss}",),
         notes=("while loops are taken to run 16 times",),
     )  # fmt: skip
 

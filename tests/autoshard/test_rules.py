@@ -81,5 +81,5 @@ def test_an_unknown_primitive_is_whole_and_says_so() -> None:
     facts = TensorFacts((4, 8), "float32", 4)
     rule = rule_of(Equation("nobody_knows_this", {}, (facts,), (facts,)))
     assert not rule.ruled
-    assert rule.reason == "no rule: replicated"
+    assert rule.reason == "replicated"
     assert rule.factors == ()

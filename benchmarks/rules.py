@@ -1,0 +1,87 @@
+"""Execute the strategies of every rule on eight virtual devices: values, and collectives in kind, axes and bytes.
+
+    python benchmarks/rules.py
+    python benchmarks/rules.py --mesh 2x2x2 --sample 0 --family contractions
+    python benchmarks/rules.py --part 1/4
+
+Every case of tests/rule_zoo.py is planned on a 4x2 and a 2x2x2 mesh; where a rule generates more strategies than
+``--sample``, that many are drawn, the same ones every time. A strategy agrees if its values are those of the operation
+on one device and the compiled collectives are those that were priced. Known differences (`tests.helpers_rules`) are
+counted by reason. Exits with 1 if a strategy differs in an unknown way, or if more than 3 % differ in known ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections import Counter
+from typing import Any
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+from autoshard.costs import MeshModel
+from tests.helpers_rules import MESHES, Case, execute, known_difference, sampled
+from tests.rule_zoo import FAMILIES
+
+MOST_KNOWN = 0.03
+"""Share of the strategies that may differ in known ways."""
+
+
+def main() -> int:
+    """Prints one line per case, the strategies that differ, and the sums."""
+    options = _options()
+    found: Counter[str] = Counter()
+    start = time.perf_counter()
+    for case, mesh in _chosen(options):
+        found += _case(case, mesh, options.sample)
+    count = found.total()
+    known = count - found["agree"] - found["differ"]
+    print(f"\n{count} strategies, {found['agree']} as priced, in {time.perf_counter() - start:.0f} s")
+    for reason in sorted(found.keys() - {"agree", "differ"}):
+        print(f"{found[reason]} ({found[reason] / count:.2%}): {reason}")
+    print(f"{found['differ']} differ in unknown ways")
+    return int(found["differ"] > 0 or known > MOST_KNOWN * count)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mesh", choices=tuple(MESHES), help="this mesh only")
+    parser.add_argument("--family", choices=tuple(FAMILIES), help="this family of rules only")
+    parser.add_argument("--case", help="this case only")
+    parser.add_argument("--sample", type=int, default=64, help="most strategies of a case on a mesh; 0 takes all")
+    parser.add_argument("--part", default="1/1", help="a part of all cases, such as 1/4")
+    return parser.parse_args()
+
+
+def _chosen(options: argparse.Namespace) -> list[tuple[Case, str]]:
+    families = [options.family] if options.family else list(FAMILIES)
+    cases = [case for name in families for case in FAMILIES[name]() if options.case in (None, case.name)]
+    meshes = [options.mesh] if options.mesh else list(MESHES)
+    part, of = (int(number) for number in options.part.split("/"))
+    return [(case, mesh) for case in cases for mesh in meshes][part - 1 :: of]
+
+
+def _case(case: Case, mesh: str, sample: int) -> Counter[str]:
+    """How many strategies agree, differ for which known reason, or differ."""
+    sizes: dict[str, Any] = MESHES[mesh]
+    strategies = case.op.strategies(MeshModel.preset("cpu-virtual", sizes)).strategies
+    found: Counter[str] = Counter()
+    for strategy in sampled(strategies, sample or len(strategies)):
+        outcome = execute(case, strategy, sizes)
+        if outcome.agrees:
+            found["agree"] += 1
+            continue
+        reason = known_difference(case, outcome)
+        found[reason or "differ"] += 1
+        if reason is None:
+            print(f"  {case.name} on {mesh}: {outcome}", flush=True)
+    print(f"{case.name} on {mesh}: {found.total()} of {len(strategies)}, {found['agree']} as priced", flush=True)
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())
