@@ -20,6 +20,7 @@ from autoshard.costs import MeshModel
 from autoshard.emit import emit
 from autoshard.errors import InputError, PlanMismatchError, raise_all
 from autoshard.hardware import mesh_model
+from autoshard.hosts import check_agreement, spans_processes
 from autoshard.plan import Binding, Leaf, Plan, spec_of
 from autoshard.planner import PlanningOptions, fed_back, fingerprint, make_plan, price_baselines
 from autoshard.progress import show_progress
@@ -206,6 +207,7 @@ class Autosharded(Generic[P, R]):
         self._fn = fn
         self._options = options
         self._plans: dict[Any, _Planned] = {}
+        self._agreed: set[int] = set()
         self._last: Any = None
         self._lock = threading.RLock()
         functools.update_wrapper(self, fn)
@@ -248,10 +250,12 @@ class Autosharded(Generic[P, R]):
         """Forget all plans and compiled functions."""
         with self._lock:
             self._plans.clear()
+            self._agreed.clear()
             self._last = None
 
     def _call_slowly(self, args: Any, kwargs: Any) -> Any:
         planned, dynamic = self._planned(args, kwargs)
+        self._agree(planned)
         if self.mesh is not None and not kwargs and len(dynamic) == len(args):
             self._last = planned.run
         try:
@@ -260,6 +264,14 @@ class Autosharded(Generic[P, R]):
             if not _is_misplaced(error):
                 raise
         return planned.run(*jax.device_put(dynamic, _dynamic_shardings(planned.plan, self._mesh())))
+
+    def _agree(self, planned: _Planned) -> None:
+        """Before a plan first runs on several processes: have they all made the same?"""
+        with self._lock:
+            if id(planned) in self._agreed or not spans_processes(self._mesh()):
+                return
+            check_agreement(planned.plan)
+            self._agreed.add(id(planned))
 
     def _mesh(self) -> Mesh | AbstractMesh:
         if self.mesh is not None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding
 
 from autoshard.errors import InputError, SpecError, raise_all
@@ -68,13 +69,16 @@ def places_of(names: Sequence[str], leaves: Sequence[tuple[tuple[int, ...], str]
     ]
 
 
-def shardings_for(places: Sequence[Place], tree: Any, *, shapes_may_differ: bool = False) -> Any:
+Fits = Callable[[Place, tuple[int, ...]], bool]
+"""Whether a leaf of some shape belongs in a place."""
+
+
+def shardings_for(places: Sequence[Place], tree: Any) -> Any:
     """Shardings for a tree whose leaves are a part of the places.
 
     Args:
         places: All arguments, then all results.
         tree: A tree of arrays or shapes: an argument, a result, a part of one, or part of its leaves.
-        shapes_may_differ: Match by path, rank and type only, as for one host's part of a batch.
 
     Returns:
         A tree of the same structure with a NamedSharding per leaf.
@@ -82,11 +86,15 @@ def shardings_for(places: Sequence[Place], tree: Any, *, shapes_may_differ: bool
     Raises:
         InputError: No argument or result has these leaves, or several with different shardings have.
     """
-    found = matching_places(places, tree, shapes_may_differ=shapes_may_differ)
+    found = matching_places(places, tree)
     return jax.tree.unflatten(jax.tree.structure(tree), [place.sharding for place in found])
 
 
-def matching_places(places: Sequence[Place], tree: Any, *, shapes_may_differ: bool = False) -> list[Place]:
+def _is_whole(place: Place, shape: tuple[int, ...]) -> bool:
+    return shape == place.shape
+
+
+def matching_places(places: Sequence[Place], tree: Any, fits: Fits = _is_whole) -> list[Place]:
     """The place of every leaf of a tree; see `shardings_for`."""
     leaves = [(_names(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)]
     if not leaves:
@@ -98,10 +106,10 @@ def matching_places(places: Sequence[Place], tree: Any, *, shapes_may_differ: bo
     for prefix in above:
         group = [by_keys.get((*prefix, *keys)) for keys, _ in leaves]
         held = [place for place in group if place is not None]
-        if len(held) == len(leaves) and all(_alike(p, leaf, shapes_may_differ) for p, (_, leaf) in zip(held, leaves)):
+        if len(held) == len(leaves) and all(_alike(p, leaf, fits) for p, (_, leaf) in zip(held, leaves)):
             candidates.append((prefix[:1] == (RESULT,), len(prefix), held))
     if not candidates and type(tree) in (tuple, list):
-        return _of_several_arguments(places, tree, shapes_may_differ)
+        return _of_several_arguments(places, tree, fits)
     if not candidates:
         raise InputError(_not_found(places, leaves))
     return _nearest(candidates, len(first))
@@ -121,14 +129,14 @@ def _nearest(candidates: Sequence[tuple[bool, int, list[Place]]], levels: int) -
     return chosen
 
 
-def _of_several_arguments(places: Sequence[Place], trees: Sequence[Any], shapes_may_differ: bool) -> list[Place]:
+def _of_several_arguments(places: Sequence[Place], trees: Sequence[Any], fits: Fits) -> list[Place]:
     """The places of a tuple of arguments: all of them in order, or some."""
     roots = list(dict.fromkeys(place.root for place in places if place.root != RESULT))
     whole = len(roots) == len(trees)
     found = []
     for position, tree in enumerate(trees):
         own = [place for place in places if place.root == roots[position]] if whole else places
-        found += matching_places(own, tree, shapes_may_differ=shapes_may_differ)
+        found += matching_places(own, tree, fits)
     return found
 
 
@@ -155,20 +163,18 @@ def _above(place: Place, levels: int) -> str:
     return place.root + jax.tree_util.keystr(place.path[: len(place.path) - levels])
 
 
-def _alike(place: Place, leaf: Any, shapes_may_differ: bool) -> bool:
-    shape = np.shape(leaf)
-    same = len(shape) == len(place.shape) if shapes_may_differ else shape == place.shape
+def _alike(place: Place, leaf: Any, fits: Fits) -> bool:
     dtype = getattr(leaf, "dtype", None)
-    if dtype is None:
-        return same
-    return same and place.dtype == str(jax.dtypes.canonicalize_dtype(dtype, allow_extended_dtype=True))
+    if dtype is not None and place.dtype != str(jax.dtypes.canonicalize_dtype(dtype, allow_extended_dtype=True)):
+        return False
+    return fits(place, np.shape(leaf))
 
 
 def _not_found(places: Sequence[Place], leaves: Sequence[tuple[Names, Any]]) -> str:
     """Why a tree has no place: the leaf that fits nowhere, or that not all stand below one path."""
     for keys, leaf in leaves:
         same_path = [place for place in places if _ends_with(place.keys, keys)]
-        if any(_alike(place, leaf, False) for place in same_path):
+        if any(_alike(place, leaf, _is_whole) for place in same_path):
             continue
         what = f"{getattr(leaf, 'dtype', type(leaf).__name__)}{list(np.shape(leaf))}"
         where = "".join(f"[{key}]" for key in keys) or "the leaf"
@@ -245,25 +251,45 @@ def global_arrays(places: Sequence[Place], local: Any, at: str | None) -> Any:
 
     Raises:
         InputError: No argument has these leaves.
-        SpecError: One line per leaf whose extents are not this host's part under the plan.
+        SpecError: One line per leaf whose extents are no part of its argument.
     """
     if at is not None:
         places = [place for place in places if is_below(place.name, at)]
     leaves, structure = jax.tree.flatten(local)
-    found = matching_places(places, local, shapes_may_differ=True)
-    raise_all(SpecError, "these are not this host's parts of the batch:", _wrong_parts(found, leaves))
+    try:
+        found = matching_places(places, local, _is_part)
+    except InputError:
+        found = matching_places(places, local, lambda place, shape: len(shape) == len(place.shape))
+        raise_all(SpecError, "these are not this host's parts of an argument:", _wrong_parts(found, leaves))
+        raise
+    return jax.tree.unflatten(structure, [_joined(place, np.asarray(leaf)) for place, leaf in zip(found, leaves)])
+
+
+def _is_part(place: Place, shape: tuple[int, ...]) -> bool:
+    return shape in (place.shape, local_shape(place), _rows(place))
+
+
+def _rows(place: Place) -> tuple[int, ...]:
+    """An equal share of the leading dimension for every process."""
+    if not place.shape or place.shape[0] % jax.process_count():
+        return place.shape
+    return (place.shape[0] // jax.process_count(), *place.shape[1:])
+
+
+def _joined(place: Place, part: np.ndarray[Any, Any]) -> jax.Array:
+    """A global array of this process's part; rows that other hosts need as well are exchanged first."""
+    if part.shape not in (local_shape(place), place.shape):
+        part = np.asarray(multihost_utils.process_allgather(part, tiled=True))
     make: Callable[..., jax.Array] = jax.make_array_from_process_local_data
-    return jax.tree.unflatten(
-        structure, [make(p.sharding, np.asarray(leaf), p.shape) for p, leaf in zip(found, leaves)]
-    )
+    return make(place.sharding, part, place.shape)
 
 
 def _wrong_parts(places: Sequence[Place], leaves: Sequence[Any]) -> list[str]:
     return [
-        f"{place.name}: {np.shape(leaf)} is given, under {place.sharding.spec} this host holds {part} of "
-        f"{place.shape}; fix the argument's sharding with in_shardings if hosts read batches otherwise"
+        f"{place.name}: {np.shape(leaf)} is given; it is {place.shape} in all, {local_shape(place)} of it on this host "
+        f"under {place.sharding.spec}, {_rows(place)} if every process has read an equal share of the rows"
         for place, leaf in zip(places, leaves)
-        if np.shape(leaf) not in (part := local_shape(place), place.shape)
+        if not _is_part(place, np.shape(leaf))
     ]
 
 

@@ -348,7 +348,9 @@ class Plan(Model):
 
         Args:
             local: A tree of host arrays: an argument of the planned function, or a part of one. Each leaf is this
-                process's part of it under the plan, in the order of its devices; or the whole, alike everywhere.
+                process's part of it under the plan, in the order of its devices; or an equal share of its rows, in
+                the order of processes; or the whole, alike everywhere. Where the plan wants rows on several hosts
+                that only one has read, they are exchanged.
             at: Path of that argument, such as ``"batch"``, where its leaves alone do not tell.
 
         Returns:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.util
+import json
 import math
 import re
 import sys
@@ -12,6 +13,7 @@ import jax.numpy as jnp
 import pytest
 
 from autoshard import autoshard
+from tests.autoshard import two_processes
 from tests.helpers import ROOT
 
 README = (ROOT / "README.md").read_text()
@@ -66,6 +68,17 @@ def test_the_readme_shows_a_report_as_it_prints(example: ModuleType) -> None:
     printed = step.plan(state, tokens).report().text(width=100)
     assert skeleton(shown[1]) == skeleton(printed)
     assert max(map(len, shown[1].splitlines())) <= 100
+
+
+def test_two_processes_train_as_one_does(example: ModuleType) -> None:
+    config = example.Config(**two_processes.SIZES, dtype=jnp.float32)
+    ended = two_processes.run_two()
+    assert all(done.returncode == 0 for done in ended), "".join(done.stderr for done in ended)
+    first, second = (json.loads(done.stdout.splitlines()[-1]) for done in ended)
+    assert first == second
+    assert first["parts"] == [[config.vocabulary // 4, config.width]] * 4, "the state is split over both"
+    losses, _ = example.train(jax.jit(example.make_train_step(config)), config, two_processes.STEPS)
+    assert first["losses"] == pytest.approx(losses, rel=1e-5)
 
 
 def test_training_learns(example: ModuleType) -> None:

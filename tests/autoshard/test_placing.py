@@ -145,8 +145,10 @@ class TestGlobalArrays:
 
     def test_parts_that_do_not_fit(self, plan: Plan) -> None:
         assert plan.global_arrays(np.ones((16, 64), np.float32), at="tokens").shape == (16, 64)
-        with pytest.raises(SpecError, match=r"tokens: \(4, 64\) is given, .*this host holds \(16, 64\) of \(16, 64\)"):
-            plan.global_arrays(np.ones((4, 64), np.float32))
+        with pytest.raises(
+            SpecError, match=r"\(4, 64\) is given; it is \(16, 64\) in all, \(16, 64\) of it on this host"
+        ):
+            plan.global_arrays(np.ones((4, 64), np.float32), at="tokens")
 
 
 def test_shardings_are_of_the_callers_mesh(plan: Plan) -> None:
