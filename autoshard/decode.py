@@ -202,6 +202,8 @@ class _Decoder:
             pinned=tuple(op.rule.pinned or v in sources for v in op.results),
             local=strategy.local,
             endings=tuple(Ending(kind=c.kind, axes=c.axes, dimension=c.dimension) for c in strategy.collectives),
+            arriving=next((spec.partial for spec in strategy.operands if spec.partial), ()),
+            left=next((spec.partial for spec in strategy.results if spec.partial), ()),
         )
 
     def _op_cost(self, op: Op, strategy: Strategy) -> OpCost:

@@ -125,7 +125,7 @@ class _Emitter:
         """A result of an operation, pinned if the plan says so."""
         if decision is None:
             return Held(array)
-        if decision.pinned[k]:
+        if decision.pinned[k] and not decision.left:
             array = self.constrain(array, decision.results[k])
         return Held(array, decision.shared.get(k, ()))
 

@@ -2,6 +2,9 @@
 
 Constraints alone do not make XLA scatter a sum exactly as planned, nor look up a sharded table without gathering it.
 A region says it exactly: each device works on its shards, then the partial results are combined.
+
+A partial sum that is left open travels between regions as an array with one more dimension in front, which has an entry
+per shard and is split over the axes that are summed over.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from jax.extend import core
 from jax.sharding import AbstractMesh, Mesh
 
 from autoshard.exchange import Exchange, exchange
-from autoshard.plan import Decision, Ending, spec_of
+from autoshard.plan import Decision, Ending, SpecDims, spec_of
 from autoshard.rules.base import Equation
 from autoshard.rules.custom import local_function
 from autoshard.rules.shape import SEGMENTS
@@ -92,7 +95,7 @@ class Region:
     @property
     def reduced(self) -> Axes:
         """Mesh axes over which the partial results are combined."""
-        return tuple(axis for ending in self.decision.endings for axis in ending.axes)
+        return (*(axis for ending in self.decision.endings for axis in ending.axes), *self.decision.left)
 
     @property
     def is_first(self) -> Any:
@@ -113,25 +116,34 @@ def run_local(eqn: core.JaxprEqn, decision: Decision, arrays: Sequence[Any], mes
     Args:
         eqn: The equation.
         decision: Its operand and result shardings, and the collectives that end it.
-        arrays: Whole operands, already in the required shardings.
+        arrays: Whole operands, already in the required shardings; partial sums with their dimension in front.
         mesh: A mesh with Auto axes.
 
     Returns:
-        Whole results in the decided shardings.
+        Whole results in the decided shardings; a sum that is left open has its dimension in front.
     """
     at = Region(eqn, decision, dict(zip(mesh.axis_names, mesh.axis_sizes)))
     body = _body(eqn)
 
+    stacked = [bool(decision.arriving) and not isinstance(atom, core.Literal) for atom in eqn.invars]
+
     def region(*shards: Any) -> tuple[Any, ...]:
-        return tuple(_end(eqn.primitive.name, out, decision.endings) for out in body(at, shards))
+        shards = tuple(jnp.squeeze(x, 0) if partial else x for x, partial in zip(shards, stacked))
+        outs = [_end(eqn.primitive.name, out, decision.endings) for out in body(at, shards)]
+        return tuple(jnp.expand_dims(out, 0) for out in outs) if decision.left else tuple(outs)
 
     in_specs = tuple(
-        partition_spec(spec_of(dims)) if jnp.ndim(array) else jax.sharding.PartitionSpec()
-        for dims, array in zip(decision.operands, arrays)
+        _in_front(decision.arriving if partial else None, dims) if jnp.ndim(array) else jax.sharding.PartitionSpec()
+        for dims, array, partial in zip(decision.operands, arrays, stacked)
     )
-    out_specs = tuple(partition_spec(spec_of(dims)) for dims in decision.results)
+    out_specs = tuple(_in_front(decision.left or None, dims) for dims in decision.results)
     mapped = jax.shard_map(region, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
     return list(mapped(*arrays))
+
+
+def _in_front(summed: Axes | None, dims: SpecDims) -> jax.sharding.PartitionSpec:
+    """The spec of an array, with the dimension of a partial sum in front where it is one."""
+    return partition_spec(spec_of(dims if summed is None else (summed, *dims)))
 
 
 _FOLDS: dict[str, Callable[[Any, Axes], Any]] = {

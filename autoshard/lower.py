@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,8 @@ from autoshard.costs import MeshModel, ReshardTable, ShardingSpec, reshard_table
 from autoshard.errors import SpecError
 from autoshard.graph import LITERAL, Graph, Op, Use
 from autoshard.liveness import Liveness
-from autoshard.rules.base import TensorFacts
+from autoshard.partial_sums import open_values
+from autoshard.rules.base import OpRule, TensorFacts, left_open
 from autoshard.shardings import Fixed, agrees
 from autoshard.solver import Edge, EdgeUsage, Problem, Usage
 from autoshard.strategies import SpecColumn, StrategySet, enumerate_strategies
@@ -201,10 +202,12 @@ class _Lowering:
     suppliers: dict[int, Supplier] = field(default_factory=dict)
     sets: list[StrategySet | None] = field(default_factory=list)
     nodes: list[int] = field(default_factory=list)
+    open: frozenset[int] = frozenset()
 
     def run(
         self, ties: dict[int, int], fixed_outputs: dict[int, Fixed], same_arguments: Sequence[tuple[int, int]]
     ) -> Lowered:
+        self.open = open_values(self.graph)
         for position, op in enumerate(self.graph.ops):
             self._add_op(position, op)
         for value in range(len(self.graph.values)):
@@ -239,7 +242,7 @@ class _Lowering:
             self.nodes.append(-1)
             return
         strategies = enumerate_strategies(
-            op.rule, op.equation.operands, op.equation.results, self.liveness.traffic(position), self.mesh
+            self._rule(op), op.equation.operands, op.equation.results, self.liveness.traffic(position), self.mesh
         )
         if op.fixed is not None:
             strategies = _filtered(strategies, op.fixed, op)
@@ -252,6 +255,12 @@ class _Lowering:
         scratch = scratch_bytes(op, strategies, self.mesh)
         if scratch is not None:
             self.temporaries.append(Usage(node, scratch[0], position + 1, scratch[1]))
+
+    def _rule(self, op: Op) -> OpRule:
+        """The rule, with partial sums where they may arrive or be left."""
+        arriving = [k for k, value in enumerate(op.operands) if value in self.open]
+        leaves = any(value in self.open for value in op.results)
+        return left_open(op.rule, arriving, leaves) if arriving or leaves else op.rule
 
     def _placement(self, number: int, op: Op, strategies: StrategySet) -> Floats:
         """A secondary order among plans of equal time: arguments are split rather than held whole on every device.
@@ -494,9 +503,19 @@ def _is_gathered(coarse: ShardingSpec, fine: ShardingSpec) -> bool:
 def _table(
     facts: TensorFacts, sources: Sequence[ShardingSpec], targets: Sequence[ShardingSpec], mesh: MeshModel
 ) -> ReshardTable:
-    return reshard_table(
-        tuple(sources), tuple(targets), facts.shape, facts.itemsize, mesh, wire_scale=mesh.wire_scale(facts.dtype)
-    )
+    """Resharding costs; partial sums are passed on as they are, since only operations end them."""
+    table = reshard_table(
+        tuple(map(_summed, sources)), tuple(map(_summed, targets)), facts.shape, facts.itemsize, mesh,
+        wire_scale=mesh.wire_scale(facts.dtype),
+    )  # fmt: skip
+    if not any(spec.partial for spec in (*sources, *targets)):
+        return table
+    stays = np.array([[s == t if s.partial or t.partial else True for t in targets] for s in sources])
+    return replace(table, seconds=np.where(stays, table.seconds, np.inf))
+
+
+def _summed(spec: ShardingSpec) -> ShardingSpec:
+    return ShardingSpec.of(*spec.dims) if spec.partial else spec
 
 
 def _shard_bytes(facts: TensorFacts, specs: Sequence[ShardingSpec], mesh: MeshModel) -> Floats:

@@ -111,6 +111,8 @@ class Decision(Model):
         pinned: Per result, whether XLA is told its sharding.
         local: It runs as a per-shard region.
         endings: Collectives that end its partial sums.
+        arriving: Mesh axes over which its operands arrive as partial sums.
+        left: Mesh axes over which its result is left as a partial sum.
     """
 
     path: tuple[int, ...]
@@ -123,6 +125,8 @@ class Decision(Model):
     pinned: tuple[bool, ...]
     local: bool
     endings: tuple[Ending, ...]
+    arriving: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
 
 
 class Leaf(Model):

@@ -145,8 +145,8 @@ def enumerate_strategies(
     if rule.fixed is not None:
         return _as_set([pricing.fixed(rule.fixed)])
     best: dict[tuple[ShardingSpec, ...], Strategy] = {}
-    for assignment, scattered, busy in _assignments(rule, mesh):
-        strategy = pricing.strategy(assignment, scattered, busy)
+    for assignment, scattered, left, busy in _assignments(rule, mesh):
+        strategy = pricing.strategy(assignment, scattered, left, busy)
         if strategy is None:
             continue
         key = strategy.operands + strategy.results
@@ -183,11 +183,11 @@ The axes are in the order of the mesh, except where rows move: the order says wh
 """
 
 
-def _assignments(rule: OpRule, mesh: MeshModel) -> Iterator[tuple[tuple[Axes, ...], Scattered, Busy]]:
+def _assignments(rule: OpRule, mesh: MeshModel) -> Iterator[tuple[tuple[Axes, ...], Scattered, Axes, Busy]]:
     """Every assignment of axes to factors, every order of axes on a factor, every end of a reduction.
 
-    Each axis takes one of: idle; a factor; a summing factor with a scatter onto a dimension of the first result.
-    Axes of size one stay idle. The extents must divide.
+    Each axis takes one of: idle; a factor; a summing factor with a scatter onto a dimension of the first result, or
+    left open. Axes of size one stay idle. The extents must divide.
     """
     quiet = [factor.combine is Combine.PARALLEL for factor in rule.factors]
     moves = [factor.combine is Combine.MOVE for factor in rule.factors]
@@ -204,24 +204,29 @@ def _assignments(rule: OpRule, mesh: MeshModel) -> Iterator[tuple[tuple[Axes, ..
                 by_dimension.setdefault(place[1], []).append(axis)
         canonical = [(f, tuple(by_factor[f])) for f in sorted(by_factor) if not quiet[f]]
         scatters = [tuple(zip(by_dimension, orders)) for orders in _orders(by_dimension.values())]
+        left = tuple(axis for (axis, _), place in zip(axes, choice) if place is not None and place[1] == LEFT_OPEN)
         for orders in _orders(by_factor.values()):
             of = dict(zip(by_factor, orders))
             assignment = tuple(of.get(f, ()) for f in range(len(rule.factors)))
             busy = tuple([(f, of[f] if moves[f] else axes) for f, axes in canonical])
             for scattered in scatters:
-                yield assignment, scattered, busy
+                yield assignment, scattered, left, busy
 
 
 Place = tuple[int, int] | None
-"""What a mesh axis does: nothing, or split a factor and, if not -1, scatter its sum onto a result dimension."""
+"""What a mesh axis does: nothing, or split a factor and, if it sums, scatter the sum onto a dimension of the result,
+all-reduce it, or leave it open."""
+
+ALL_REDUCE, LEFT_OPEN = -1, -2
 
 
 def _places(rule: OpRule) -> list[Place]:
     places: list[Place] = [None]
     for f, factor in enumerate(rule.factors):
-        places.append((f, -1))
+        places.append((f, ALL_REDUCE))
         if factor.combine is Combine.SUM and len(rule.results) == 1:
             places += [(f, d) for d, entry in enumerate(rule.results[0]) if entry]
+            places += [(f, LEFT_OPEN)] if rule.leaves_open else []
     return places
 
 
@@ -280,7 +285,7 @@ class _Pricing:
         self.ends: dict[object, tuple[tuple[Collective, ...], Cost]] = {}
         self.dtype = (operands or results)[0].dtype if operands or results else "float32"
 
-    def strategy(self, assignment: tuple[Axes, ...], scattered: Scattered, busy: Busy) -> Strategy | None:
+    def strategy(self, assignment: tuple[Axes, ...], scattered: Scattered, left: Axes, busy: Busy) -> Strategy | None:
         """The strategy of an assignment; None if a dimension could not be split that way."""
         placed = []
         for k, (factors, *_) in enumerate(self.tensors):
@@ -293,7 +298,11 @@ class _Pricing:
                 return None
             placed.append(entry)
         count = len(self.operands)
+        before = [spec for spec, _ in placed[:count]]
         after = [spec for spec, _ in placed[count:]]
+        arriving = assignment[-1] if self.rule.open_operands else ()
+        for k in self.rule.open_operands if arriving else ():
+            before[k] = ShardingSpec.of(*before[k].dims, partial=arriving)
         scratch = 0.0
         if scattered:
             final = self._scatter(after[0], scattered)
@@ -301,13 +310,15 @@ class _Pricing:
                 return None
             after[0] = final
             scratch = placed[count][1] * (1 - 1 / math.prod(self._parts(axes) for _, axes in scattered))
-        collectives, communication = self._communication(busy, scattered, placed) if busy else ((), ZERO_COST)
+        if left:
+            after[0] = ShardingSpec.of(*after[0].dims, partial=left)
+        collectives, communication = self._communication(busy, scattered, left, placed) if busy else ((), ZERO_COST)
         return Strategy(
             assignment,
-            tuple([spec for spec, _ in placed[:count]]),
+            tuple(before),
             tuple(after),
             collectives,
-            bool(scattered) or self._is_local(assignment, busy),
+            bool(scattered or left or arriving) or self._is_local(assignment, busy),
             self._compute(assignment, placed),
             communication,
             scratch,
@@ -389,7 +400,7 @@ class _Pricing:
     def _compute(self, assignment: tuple[Axes, ...], placed: Sequence[Placed]) -> Cost:
         """Roofline over the local part of the work; the traffic is that of the operands and results kept in memory."""
         split = 1
-        for axes in assignment:
+        for axes in assignment[:-1] if self.rule.open_operands else assignment:
             for axis in axes:
                 split *= self.sizes[axis]
         nbytes = 0.0
@@ -401,13 +412,13 @@ class _Pricing:
         return cost
 
     def _communication(
-        self, busy: Busy, scattered: Scattered, placed: Sequence[Placed]
+        self, busy: Busy, scattered: Scattered, left: Axes, placed: Sequence[Placed]
     ) -> tuple[tuple[Collective, ...], Cost]:
         """All collectives of a strategy, in order: exchanges of operands, ends of reductions, running totals."""
-        key = busy, scattered, placed[0][1], placed[len(self.operands)][1]
+        key = busy, scattered, left, placed[0][1], placed[len(self.operands)][1]
         known = self.ends.get(key)
         if known is None:
-            found = [*self._before(busy, placed), *self._after(busy, scattered, placed)]
+            found = [*self._before(busy, placed), *self._after(busy, scattered, left, placed)]
             total = sum((cost for _, cost in found), ZERO_COST)
             known = self.ends[key] = tuple(collective for collective, _ in found), total
         return known
@@ -466,7 +477,9 @@ class _Pricing:
         """Extent of the dimension of the first operand that has this factor."""
         return next(n for entry, n in zip(self.rule.operands[0], self.operands[0].shape) if factor in entry)
 
-    def _after(self, busy: Busy, scattered: Scattered, placed: Sequence[Placed]) -> Iterator[tuple[Collective, Cost]]:
+    def _after(
+        self, busy: Busy, scattered: Scattered, left: Axes, placed: Sequence[Placed]
+    ) -> Iterator[tuple[Collective, Cost]]:
         """Scatter first, on ever smaller shards, then all-reduce over the axes that are left, or gather candidates."""
         result = self.results[0]
         scale = self.mesh.wire_scale(result.dtype)
@@ -475,7 +488,7 @@ class _Pricing:
             cost = reduce_scatter(nbytes, axes, self.mesh, scale)
             yield _priced("reduce-scatter", axes, cost, d)
             nbytes /= self._parts(axes)
-        done = {a for _, axes in scattered for a in axes}
+        done = {*left, *(a for _, axes in scattered for a in axes)}
         for combine, axes in self._reduced(busy, done):
             if combine is Combine.ARG:
                 candidates = nbytes / result.itemsize * self._parts(axes)

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -151,6 +151,8 @@ class OpRule:
             reads no more of its table than it returns); everything if not given.
         fixed: The only shardings it can have, of all operands and then all results (a `shard_map` of the user's).
         inner: Collectives that it runs inside, with such shardings.
+        open_operands: Operands that arrive as partial sums over the axes of the last factor (see `left_open`).
+        leaves_open: Its own sums may be left to a later operation.
         ruled: False if this is the fallback of a primitive that has no rule.
         reason: Why everything is whole, or, if not ruled, what it falls back on; for the report.
     """
@@ -167,8 +169,30 @@ class OpRule:
     touches: tuple[float, ...] | None = None
     fixed: tuple[ShardingSpec, ...] | None = None
     inner: tuple[InnerCollective, ...] = ()
+    open_operands: frozenset[int] = frozenset()
+    leaves_open: bool = False
     ruled: bool = True
     reason: str = ""
+
+
+NO_EXTENT = 0
+"""Size of the factor that stands for the open sums of operands: any number of parts divides it."""
+
+
+def left_open(rule: OpRule, operands: Iterable[int], leaves_open: bool) -> OpRule:
+    """The rule of an operation among others that pass partial sums on.
+
+    Args:
+        rule: The rule.
+        operands: Operands that may arrive as partial sums, all over the same axes; the operation is linear in them.
+        leaves_open: Whether the result may be passed on as a partial sum.
+
+    Returns:
+        The rule, with one more summing factor if there are such operands.
+    """
+    opened = frozenset(operands)
+    factors = (*rule.factors, Factor(NO_EXTENT, Combine.SUM)) if opened else rule.factors
+    return replace(rule, factors=factors, open_operands=opened, leaves_open=leaves_open)
 
 
 class RuleBuilder:
