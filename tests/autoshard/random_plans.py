@@ -62,11 +62,24 @@ def _list_tree(size: int) -> Any:
 
 
 def random_choice(lowered: Lowered, rng: np.random.Generator) -> tuple[int, ...]:
-    """Any strategy for every operation, and any of the shared copies that go with them."""
+    """Any strategy for every operation, and any of the shared copies that go with them.
+
+    Partial sums are passed on along chains, so what is possible is found forward and drawn backward.
+    """
     choice = np.zeros(len(lowered.problem.costs), dtype=int)
-    operations = {node for node in lowered.nodes if node >= 0}
+    operations = sorted(node for node in lowered.nodes if node >= 0)
+    edges = [e for e in lowered.problem.edges if e.u in operations and e.v in operations and e.u < e.v]
+    into = {node: [e for e in edges if e.v == node] for node in operations}
+    onward = {node: [e for e in edges if e.u == node] for node in operations}
+    possible = {}
     for node in operations:
-        choice[node] = rng.choice(np.flatnonzero(np.isfinite(lowered.problem.costs[node])))
+        possible[node] = np.isfinite(lowered.problem.costs[node])
+        for edge in into[node]:
+            possible[node] &= np.isfinite(edge.cost[possible[edge.u]]).any(axis=0)
+    for node in reversed(operations):
+        for edge in onward[node]:
+            possible[node] &= np.isfinite(edge.cost[:, choice[edge.v]])
+        choice[node] = rng.choice(np.flatnonzero(possible[node]))
     for value, supplier in lowered.suppliers.items():
         if supplier.node in operations:
             continue

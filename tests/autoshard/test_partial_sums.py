@@ -76,7 +76,11 @@ def test_the_gradient_of_queries_keys_and_values_is_reduced_once() -> None:
     ("fn", "shapes", "expected"),
     [
         (lambda x, a, b: x @ a + x @ b, [(8, 8)] * 3, ["dot_general"] * 2),
-        (lambda x, a, b: -(x @ a).T * 2.0 + (x @ b), [(8, 8)] * 3, ["dot_general", "transpose", "neg", "mul", "dot_general"]),
+        (
+            lambda x, a, b: -(x @ a).T * 2.0 + (x @ b),
+            [(8, 8)] * 3,
+            ["dot_general", "transpose", "neg", "mul", "dot_general"],
+        ),
         (lambda x, a: (x @ a).sum(0), [(8, 8)] * 2, ["dot_general"]),
         (lambda x, a: jnp.tanh(x @ a), [(8, 8)] * 2, []),
         (lambda x, a: x @ a + x, [(8, 8)] * 2, []),
@@ -85,8 +89,8 @@ def test_the_gradient_of_queries_keys_and_values_is_reduced_once() -> None:
         (lambda x, a, b: (lambda s: (s + x @ b, s))(x @ a), [(8, 8)] * 3, []),
         (lambda x, a, b: (x @ a).max(0) + (x @ b).max(0), [(8, 8)] * 3, []),
     ],
-    ids=["joined", "through", "summed", "not linear", "joined with a whole", "product", "constant", "used twice", "fold"],
-)  # fmt: skip
+    ids=["joined", "through", "summed", "not linear", "with a whole", "product", "constant", "used twice", "fold"],
+)
 def test_only_linear_chains_that_join_stay_open(
     fn: Callable[..., Any], shapes: Sequence[tuple[int, ...]], expected: list[str]
 ) -> None:
