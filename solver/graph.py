@@ -117,6 +117,22 @@ class Graph:
                 if u < v:
                     yield u, v, self.edges[u][v]
 
+    def value(self, choice: dict[int, int]) -> float:
+        """Units that a choice for the live nodes costs."""
+        nodes = sum(float(cost[choice[u]]) for u, cost in self.costs.items())
+        return self.constant + nodes + sum(float(matrix[choice[u], choice[v]]) for u, v, matrix in self.pairs())
+
+    def fits(self, choice: dict[int, int]) -> bool:
+        """Whether a choice for the live nodes leaves no memory row overfilled."""
+        change = np.zeros(len(self.room) + 1)
+        held = [(load, load.nbytes[choice[u]]) for u, loads in self.loads.items() for load in loads]
+        for (u, v), loads in self.edge_loads.items():
+            held += [(load, load.nbytes[choice[u], choice[v]]) for load in loads]
+        for load, nbytes in held:
+            change[load.start] += nbytes
+            change[load.stop] -= nbytes
+        return bool(np.all(np.cumsum(change)[:-1] <= self.room))
+
     def is_loaded(self, node: int) -> bool:
         """Whether the node's choice bears on memory."""
         if self.loads.get(node):
@@ -157,18 +173,19 @@ class Graph:
             if pair in self.edge_loads:
                 axis = 0 if pair[0] == node else 1
                 loads = [Load(load.start, load.stop, load.nbytes.take(kept, axis)) for load in self.edge_loads[pair]]
-                self._set_edge_loads(pair, loads)
+                self.set_edge_loads(pair, loads)
         if node in self.loads:
-            self._set_loads(node, [Load(load.start, load.stop, load.nbytes[kept]) for load in self.loads[node]])
+            self.set_loads(node, [Load(load.start, load.stop, load.nbytes[kept]) for load in self.loads[node]])
 
-    def _set_loads(self, node: int, loads: Iterable[Load]) -> None:
+    def set_loads(self, node: int, loads: Iterable[Load]) -> None:
         """Keep what differs between choices; the rest is taken from the room."""
         kept = list(self._spread(loads))
         self.loads[node] = kept
         if not kept:
             del self.loads[node]
 
-    def _set_edge_loads(self, pair: tuple[int, int], loads: Iterable[Load]) -> None:
+    def set_edge_loads(self, pair: tuple[int, int], loads: Iterable[Load]) -> None:
+        """The same for a pair."""
         kept = list(self._spread(loads))
         self.edge_loads[pair] = kept
         if not kept:
@@ -255,9 +272,9 @@ def _add_memory(graph: Graph, problem: Problem, leaders: list[int]) -> None:
             _accumulate(pair_loads[min(u, v), max(u, v)], span, copy.nbytes if u < v else copy.nbytes.T)
     graph.room = np.full(len(times), np.floor(problem.budget or 0.0))
     for node, spread in node_loads.items():
-        graph._set_loads(node, [Load(start, stop, nbytes) for (start, stop), nbytes in spread.items()])
+        graph.set_loads(node, [Load(start, stop, nbytes) for (start, stop), nbytes in spread.items()])
     for pair, spread in pair_loads.items():
-        graph._set_edge_loads(pair, [Load(start, stop, nbytes) for (start, stop), nbytes in spread.items()])
+        graph.set_edge_loads(pair, [Load(start, stop, nbytes) for (start, stop), nbytes in spread.items()])
 
 
 def _accumulate(spread: dict[tuple[int, int], Floats], span: tuple[int, int], nbytes: Floats) -> None:

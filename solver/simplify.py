@@ -56,7 +56,7 @@ def reduce_node(graph: Graph, node: int) -> set[int]:
     touched: set[int] = set()
     if np.isinf(graph.costs[node]).any():
         graph.restrict(node, np.isfinite(graph.costs[node]))
-        touched.update(graph.edges[node])
+        touched.update((node, *graph.edges[node]))
     for other in sorted(graph.edges[node]):
         if settle_edge(graph, node, other):
             touched.update((node, other))

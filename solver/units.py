@@ -1,8 +1,8 @@
 """Costs become whole numbers here, once: every later sum is exact, in any order and on any machine.
 
-A float64 holds whole numbers up to 2**53 exactly. Costs are divided by a power of two, the *step*, and rounded down so
-that the sum of all largest entries stays below 2**50; rounding down keeps every lower bound valid for the problem as
-given. Costs that are whole numbers already, and small enough, keep step 1 and lose nothing.
+A float64 holds whole numbers up to 2**53 exactly. Costs are divided by a power of two, the *step*, and rounded down;
+the step is the finest for which the sum of all largest entries stays below 2**48. Rounding down keeps every lower bound
+valid for the problem as given; costs that are multiples of the step, as moderate whole numbers are, lose nothing.
 """
 
 import math
@@ -12,7 +12,7 @@ import numpy as np
 
 from .problem import Floats, Problem
 
-HEADROOM = 2.0**50
+HEADROOM = 2.0**48
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +22,14 @@ class Units:
     Args:
         step: Cost of one unit (seconds, if costs are seconds); a power of two.
         terms: Number of costs that a choice adds up: one per node and edge.
+        exact: Whether all costs are multiples of the step.
+        grain: Units that lie between two different totals at least.
     """
 
     step: float
     terms: int
+    exact: bool
+    grain: float
 
     def whole(self, cost: Floats) -> Floats:
         """Costs as whole units, rounded down; infinite ones stay infinite."""
@@ -36,25 +40,27 @@ class Units:
         """Whole units as a cost."""
         return units * self.step
 
+    def reachable(self, units: float) -> float:
+        """The least total that is not below a bound."""
+        return math.ceil(units / self.grain) * self.grain if math.isfinite(units) else units
+
     @property
     def resolution(self) -> float:
-        """How far the optimum in units can lie below the optimum of the problem as given; 0 for whole costs."""
-        return 0.0 if self.step == 1.0 else self.step * self.terms
+        """How far the optimum in units can lie below the optimum of the problem as given; 0 where nothing is lost."""
+        return 0.0 if self.exact else self.step * self.terms
 
 
 def units_of(problem: Problem) -> Units:
-    """The finest step with headroom for the sum of all largest entries; 1 for whole costs that fit."""
+    """The finest step with headroom for the sum of all largest entries."""
     arrays = [*problem.costs, *(edge.cost for edge in problem.edges)]
-    largest = math.fsum(_largest(array) for array in arrays)
-    whole = largest < HEADROOM and all(_is_whole(array) for array in arrays)
-    step = 1.0 if whole or largest == 0.0 else 2.0 ** math.ceil(math.log2(largest / HEADROOM))
-    return Units(step=step, terms=len(arrays))
-
-
-def _largest(array: Floats) -> float:
-    finite = np.abs(array[np.isfinite(array)])
-    return float(finite.max()) if finite.size else 0.0
-
-
-def _is_whole(array: Floats) -> bool:
-    return bool(np.all((np.floor(array) == array) | np.isinf(array)))
+    entries = np.concatenate([np.zeros(1), *(array.ravel() for array in arrays)])
+    entries[np.isinf(entries)] = 0.0
+    starts = np.cumsum([1, *(array.size for array in arrays)])[:-1]
+    largest = float(np.maximum.reduceat(np.abs(entries), starts).sum()) if len(starts) else 0.0
+    if largest == 0.0:
+        return Units(step=1.0, terms=len(arrays), exact=True, grain=1.0)
+    step = 2.0 ** math.ceil(math.log2(largest / HEADROOM))
+    scaled = entries / step
+    exact = bool(np.all(np.floor(scaled) == scaled))
+    whole = step < 1.0 and bool(np.all(np.floor(entries) == entries))
+    return Units(step=step, terms=len(arrays), exact=exact, grain=1.0 / step if whole else 1.0)

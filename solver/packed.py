@@ -1,0 +1,315 @@
+"""A graph as a few flat arrays, so that one numpy call serves thousands of nodes.
+
+Nodes are sorted by *level*. Nodes of one level are not adjacent, so a level is processed at once. The first levels
+peel trees off from their leaves; the others colour the *core* that is left. Every edge is seen from both ends as two
+*half-edges*; a half-edge holds one message, a number per choice of its node, and the edge's entries with a row per
+choice of its node. Half-edges are sorted by level, and within it by kind: to a child in a tree, down to a lower level
+of the core, up to a higher level.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .graph import Graph, Indices, Load
+from .problem import Floats
+
+FORBIDDEN = 2.0**51  # stands for an infinite entry where sums have to stay comparable
+CHILD, DOWN, UP = 0, 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """Memory of nodes (or of edges), flat.
+
+    Args:
+        start, stop: First row, and first row no longer held, of each load.
+        owner: The node (or pair) of each load.
+        offsets: Where the entries of each load start in `nbytes`; one more at the end.
+        nbytes: Bytes per choice (or per pair of choices, row-major).
+        place: For each entry its place among all choices (or among all pairs of choices).
+        load_of: For each entry its load.
+    """
+
+    start: Indices
+    stop: Indices
+    owner: Indices
+    offsets: Indices
+    nbytes: Floats
+    place: Indices
+    load_of: Indices
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """The flat arrays; see the module's docstring for the order of nodes and half-edges.
+
+    Args:
+        nodes: The graph's node at each position.
+        sizes: Number of choices per node.
+        offsets: Where each node's choices start; one more at the end.
+        node_of: For each choice its node.
+        costs: Cost per choice.
+        trees: Number of levels that peel trees.
+        level_nodes: Where each level's nodes start; one more at the end.
+        level_kinds: Where the half-edges of each (level, kind) start, three per level; one more at the end.
+        half_node, half_other: Node at this end and at the other end of each half-edge.
+        half_pair: The pair of each half-edge.
+        message_offsets: Where each half-edge's message starts; one more at the end.
+        message_place: For each message entry its choice.
+        row_place: For each message entry, the place in `matrices` of its row's first column.
+        half_stride: Distance in `matrices` between the columns of a row of each half-edge.
+        entries: Allowed entries of all half-edges, row after row.
+        entry_source: For each entry, the message entry of the other end that belongs to its column.
+        row_starts: Where each row, that is each message entry, starts in `entries`; one more at the end.
+        pair_u, pair_v: Nodes of each pair.
+        pair_offsets: Where each pair's matrix starts; one more at the end.
+        matrices: All matrices, row-major, rows for `pair_u`, `FORBIDDEN` for infinite entries.
+        pair_place: For each entry its place in `matrices`.
+        loads, pair_loads: Memory of nodes and of pairs.
+        room: Bytes per memory row.
+        constant: Units that every choice costs.
+    """
+
+    nodes: tuple[int, ...]
+    sizes: Indices
+    offsets: Indices
+    node_of: Indices
+    costs: Floats
+    trees: int
+    level_nodes: Indices
+    level_kinds: Indices
+    half_node: Indices
+    half_other: Indices
+    half_pair: Indices
+    message_offsets: Indices
+    message_place: Indices
+    row_place: Indices
+    half_stride: Indices
+    entries: Floats
+    entry_source: Indices
+    row_starts: Indices
+    pair_u: Indices
+    pair_v: Indices
+    pair_offsets: Indices
+    matrices: Floats
+    pair_place: Indices
+    loads: Spans
+    pair_loads: Spans
+    room: Floats
+    constant: float
+
+    @property
+    def levels(self) -> int:
+        """Number of levels."""
+        return len(self.level_nodes) - 1
+
+    def value(self, choice: Indices) -> float:
+        """Units that a choice (per position) costs; `FORBIDDEN` and more if it takes a forbidden pair."""
+        pairs = self.matrices[self.pair_entry(choice)]
+        return float(self.constant + self.costs[self.offsets[:-1] + choice].sum() + pairs.sum())
+
+    def pair_entry(self, choice: Indices) -> Indices:
+        """The place in `matrices` that a choice takes, for every pair."""
+        width = self.sizes[self.pair_v]
+        place: Indices = self.pair_offsets[:-1] + choice[self.pair_u] * width + choice[self.pair_v]
+        return place
+
+    def usage(self, choice: Indices) -> Floats:
+        """Bytes per memory row that a choice holds."""
+        nodes, pairs = self.loads, self.pair_loads
+        width = self.sizes[self.pair_v[pairs.owner]]
+        column = choice[self.pair_u[pairs.owner]] * width + choice[self.pair_v[pairs.owner]]
+        held = (
+            (nodes, nodes.nbytes[nodes.offsets[:-1] + choice[nodes.owner]]),
+            (pairs, pairs.nbytes[pairs.offsets[:-1] + column]),
+        )
+        change = np.zeros(len(self.room) + 1)
+        for spans, nbytes in held:
+            change += summed(spans.start, nbytes, len(change)) - summed(spans.stop, nbytes, len(change))
+        return np.cumsum(change)[:-1]
+
+    def least(self, values: Floats, first: int = 0, last: int | None = None) -> Floats:
+        """The least value of each node, for values of the choices of the nodes `first` to `last`."""
+        starts = self.offsets[first : len(self.nodes) if last is None else last]
+        return np.minimum.reduceat(values, starts - starts[0]) if len(starts) else np.zeros(0)
+
+    def best(self, values: Floats, first: int, last: int) -> Indices:
+        """The first choice of least value of each node, for values of the choices of the nodes `first` to `last`."""
+        least = np.repeat(self.least(values, first, last), self.sizes[first:last])
+        hits = np.flatnonzero(values == least)
+        owners = self.node_of[hits + self.offsets[first]]
+        winners = hits[np.flatnonzero(np.diff(owners, prepend=-1))]
+        chosen: Indices = winners - (self.offsets[first:last] - self.offsets[first])
+        return chosen
+
+
+def summed(places: Indices, values: Floats, size: int) -> Floats:
+    """Values added up per place."""
+    return np.bincount(places, values, size).astype(np.float64, copy=False)
+
+
+def pack(graph: Graph) -> Packed:
+    """The flat arrays of a graph in which every choice has an allowed partner on every edge."""
+    level, trees = _levels(graph)
+    nodes = tuple(sorted(graph.costs, key=lambda node: (level[node], node)))
+    position = {node: i for i, node in enumerate(nodes)}
+    levels = np.array([level[node] for node in nodes], dtype=np.int64)
+    sizes = np.array([len(graph.costs[node]) for node in nodes], dtype=np.int64)
+    offsets = _offsets(sizes)
+    pairs = list(graph.pairs())
+    pair_u = np.array([position[u] for u, _, _ in pairs], dtype=np.int64)
+    pair_v = np.array([position[v] for _, v, _ in pairs], dtype=np.int64)
+    pair_offsets = _offsets(sizes[pair_u] * sizes[pair_v])
+    matrices = _concatenate([matrix.ravel() for _, _, matrix in pairs])
+    half = _half_edges(levels, trees, pair_u, pair_v)
+    count = int(levels[-1]) + 1 if len(levels) else 0
+    message_offsets = _offsets(sizes[half.node])
+    entries = _entries(half, sizes, pair_offsets, matrices, message_offsets)
+    return Packed(
+        nodes=nodes,
+        sizes=sizes,
+        offsets=offsets,
+        node_of=np.repeat(np.arange(len(nodes)), sizes),
+        costs=_concatenate([graph.costs[node] for node in nodes]),
+        trees=trees,
+        level_nodes=np.searchsorted(levels, np.arange(count + 1)),
+        level_kinds=np.searchsorted(levels[half.node] * 3 + half.kind, np.arange(3 * count + 1)),
+        half_node=half.node,
+        half_other=half.other,
+        half_pair=half.pair,
+        message_offsets=message_offsets,
+        message_place=_ranges(offsets[half.node], sizes[half.node]),
+        row_place=entries.row_place,
+        half_stride=np.where(half.forward, 1, sizes[half.node]),
+        entries=matrices[entries.place],
+        entry_source=entries.source,
+        row_starts=entries.row_starts,
+        pair_u=pair_u,
+        pair_v=pair_v,
+        pair_offsets=pair_offsets,
+        matrices=np.minimum(matrices, FORBIDDEN),
+        pair_place=entries.place,
+        loads=_spans(
+            [(position[node], load) for node, loads in sorted(graph.loads.items()) for load in loads], offsets
+        ),
+        pair_loads=_pair_spans(graph, pairs, pair_offsets),
+        room=graph.room.copy(),
+        constant=graph.constant,
+    )
+
+
+def _concatenate(arrays: list[Floats]) -> Floats:
+    return np.concatenate(arrays) if arrays else np.zeros(0)
+
+
+def _offsets(counts: Indices) -> Indices:
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
+
+def _ranges(starts: Indices, counts: Indices) -> Indices:
+    """The ranges `start` to `start + count`, one after the other."""
+    return np.arange(int(counts.sum())) + np.repeat(starts - _offsets(counts)[:-1], counts)
+
+
+def _levels(graph: Graph) -> tuple[dict[int, int], int]:
+    """A level per node, and how many of the levels peel trees."""
+    level: dict[int, int] = {}
+    degree = {node: len(others) for node, others in graph.edges.items()}
+    leaves = {node for node, count in degree.items() if count <= 1}
+    depth = 0
+    while leaves:
+        peeled: set[int] = set()
+        for leaf in sorted(leaves):
+            if peeled.isdisjoint(graph.edges[leaf]):
+                peeled.add(leaf)
+        for leaf in peeled:
+            level[leaf] = depth
+            for other in graph.edges[leaf]:
+                degree[other] -= 1
+                if degree[other] <= 1 and other not in level:
+                    leaves.add(other)
+        leaves -= peeled
+        depth += 1
+    core = sorted((node for node in graph.costs if node not in level), key=lambda node: (-len(graph.edges[node]), node))
+    for node in core:
+        taken = {level[other] for other in graph.edges[node] if other in level}
+        colour = depth
+        while colour in taken:
+            colour += 1
+        level[node] = colour
+    return level, depth
+
+
+@dataclass(frozen=True, slots=True)
+class _Half:
+    """Half-edges in their final order; `forward` where the node at this end is the pair's u."""
+
+    node: Indices
+    other: Indices
+    pair: Indices
+    kind: Indices
+    forward: NDArray[np.bool_]
+    twin: Indices
+
+
+def _half_edges(levels: Indices, trees: int, pair_u: Indices, pair_v: Indices) -> _Half:
+    count = len(pair_u)
+    node, other = np.concatenate([pair_u, pair_v]), np.concatenate([pair_v, pair_u])
+    pair = np.tile(np.arange(count), 2)
+    kind = np.where(levels[other] > levels[node], UP, np.where(levels[other] < trees, CHILD, DOWN))
+    order = np.lexsort((other, node, kind, levels[node]))
+    rank = np.empty(2 * count, dtype=np.int64)
+    rank[order] = np.arange(2 * count)
+    twin = rank[(order + count) % (2 * count)] if count else rank
+    return _Half(node[order], other[order], pair[order], kind[order], order < count, twin)
+
+
+@dataclass(frozen=True, slots=True)
+class _Entries:
+    row_place: Indices
+    place: Indices
+    source: Indices
+    row_starts: Indices
+
+
+def _entries(
+    half: _Half, sizes: Indices, pair_offsets: Indices, matrices: Floats, message_offsets: Indices
+) -> _Entries:
+    """The allowed entries of every half-edge, row after row: where they stand, and which message entry they meet."""
+    rows, columns = sizes[half.node], sizes[half.other]
+    row_half = np.repeat(np.arange(len(rows)), rows)
+    row = _ranges(np.zeros(len(rows), dtype=np.int64), rows)
+    width = columns[row_half]
+    start = pair_offsets[half.pair][row_half] + row * np.where(half.forward, columns, 1)[row_half]
+    stride = np.where(half.forward, 1, rows)[row_half]
+    column = _ranges(np.zeros(len(width), dtype=np.int64), width)
+    place = np.repeat(start, width) + column * np.repeat(stride, width)
+    allowed = np.isfinite(matrices[place])
+    source = np.repeat(message_offsets[half.twin][row_half], width) + column
+    counts = np.add.reduceat(allowed, _offsets(width)[:-1], dtype=np.int64) if len(width) else width
+    return _Entries(start, place[allowed], source[allowed], _offsets(counts))
+
+
+def _spans(loads: Iterable[tuple[int, Load]], offsets: Indices) -> Spans:
+    """Loads with their owners, flat; an owner's entries stand from `offsets` on."""
+    owned = list(loads)
+    owner = np.array([position for position, _ in owned], dtype=np.int64)
+    counts = np.array([load.nbytes.size for _, load in owned], dtype=np.int64)
+    return Spans(
+        start=np.array([load.start for _, load in owned], dtype=np.int64),
+        stop=np.array([load.stop for _, load in owned], dtype=np.int64),
+        owner=owner,
+        offsets=_offsets(counts),
+        nbytes=_concatenate([load.nbytes.ravel() for _, load in owned]),
+        place=_ranges(offsets[:-1][owner], counts),
+        load_of=np.repeat(np.arange(len(owned)), counts),
+    )
+
+
+def _pair_spans(graph: Graph, pairs: list[tuple[int, int, Floats]], pair_offsets: Indices) -> Spans:
+    position = {(u, v): k for k, (u, v, _) in enumerate(pairs)}
+    owned = [(position[pair], load) for pair, loads in sorted(graph.edge_loads.items()) for load in loads]
+    return _spans(owned, pair_offsets)

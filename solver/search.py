@@ -1,0 +1,477 @@
+"""Closes in on the optimum of a graph from both sides.
+
+From below: message passing, with priced memory. From above: choices read off the messages; unions of such choices,
+solved exactly; the part of the graph near the bound; regions around the best choice. What the bound rules out is
+dropped, and what is left is searched again, until both sides meet, the rest fits an integer program, or time is up.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .backend import Backend, Verdict, run_backend
+from .clock import Clock
+from .dual import Dual
+from .graph import Graph, Indices, Infeasible, drop_slack_rows
+from .ilp import build_model
+from .narrow import Narrowed, Priced, narrow
+from .packed import FORBIDDEN, Packed, pack
+from .pricing import Pricing
+from .problem import Floats
+from .simplify import simplify
+
+Mask = NDArray[np.bool_]
+Tell = Callable[[float, float, "dict[int, int] | None"], None]
+
+SMALL = 3_000  # edge entries up to which the integer program is the quickest way
+LARGE = 250_000  # edge entries up to which the integer program is tried
+LARGE_PART = 20_000  # edge entries up to which it is tried on a part that only yields a choice
+WARM_UP = 20  # sweeps before memory is priced
+LOOK = 10  # sweeps between two looks at the choices
+STALLED = 1e-6  # relative gain of the bound in a look below which sweeping stops
+PRICE_LOOK = 50  # iterations of pricing between two unions of the choices seen
+PRICE_STALLED = 2e-4  # relative gain of the bound in such a time below which pricing stops
+PRICE_SHARE = 0.5  # of the time left, for pricing
+FIRST_WORTH = 0.3  # what all room costs at first, relative to the bound
+WORTH_OF_SPREAD = 1e-3  # the least that stands for the bound there, relative to what choices differ by
+TIE_WORTH = 1e-3  # what all rows' room costs on top, relative to the prices: of equal choices, the smaller
+LADDER = (
+    1.0,
+    1.01,
+    1.05,
+    1.2,
+    1.6,
+    2.5,
+)  # prices at which the best choice is sought, relative to those of the best bound
+TIED = 1e-7  # relative to the bound: choices as near to it as this may be best
+MINIMISER_SHARE = 0.1  # of the time limit, for the best choice at given prices
+CLOSE_ENOUGH = 1e-5  # relative distance to the bound at which that choice is good enough
+PRICED_ROWS = 12  # rows of highest price that parts respect from the start
+UNITE_SHARE = 0.05  # of the time limit, for the best choice within a union
+PART_SHARE = 0.3  # of the time left, for a part near the bound
+WHOLE_SHARE = 0.8  # of the time left, for the part that holds all that can be better
+SHRUNK = 0.25  # of the edge entries: a part of at most so many is worth solving
+ROW_ROUNDS = 6  # how often a part is solved again with the rows that it overfilled
+NEW_ROWS = 6  # rows added each time
+FIRST_REGION = 200  # nodes of the first region explored
+MOST_SEEDS = 6  # places that a region grows from
+HUB = 12  # neighbours from which a node counts as a hub
+REGION_S = 3.0  # seconds for each region
+NODE_WORK = 100.0  # table entries' worth of work per nonzero of an integer program
+WORK_NODES = 500  # branch-and-bound nodes allowed under a work limit
+SURELY = 1e-6  # relative excess of the bound over the dearest choice from which on nothing is valid, rounding or not
+NOTHING_FITS = "no choice fits the memory budget and the forbidden entries"
+CLOSE = 1e-9  # relative distance at which both sides count as equal: rounding of the costs as given
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a search came to, in units.
+
+    Args:
+        choice: A choice for the graph's live nodes; None if none was found.
+        cost: Its cost.
+        bound: No choice costs less.
+        proven: Whether the choice is best.
+        price: Units that a byte of budget is worth at the bound; 0 where memory does not matter.
+    """
+
+    choice: dict[int, int] | None
+    cost: float
+    bound: float
+    proven: bool
+    price: float = 0.0
+
+
+def settle(graph: Graph, clock: Clock, tell: Tell, target_gap: float, depth: int = 0) -> Found:
+    """Reduce a graph, then solve what is left; the graph is reduced in place.
+
+    Args:
+        graph: The graph; `Graph.recover` completes the choice that comes back.
+        clock: When to stop.
+        tell: Called with cost, bound and, where it is new, a choice for the live nodes.
+        target_gap: Relative distance of cost and bound at which to stop.
+        depth: How deep this part is nested; parts of parts are not explored.
+
+    Raises:
+        Infeasible: If no choice is valid.
+    """
+    drop_slack_rows(graph)
+    simplify(graph)
+    drop_slack_rows(graph)
+    size = entries(graph)
+    clock.spend(size)
+    if not graph.costs:
+        return Found({}, graph.constant, graph.constant, proven=True)
+    if size <= SMALL and rows_filled(graph) <= SMALL:
+        return integer_program(graph, clock)
+    return Search(graph, clock, tell, target_gap, depth).run()
+
+
+def entries(graph: Graph) -> int:
+    """Number of edge entries, and of choices."""
+    return sum(map(len, graph.costs.values())) + sum(matrix.size for _, _, matrix in graph.pairs())
+
+
+def rows_filled(graph: Graph) -> int:
+    """Number of entries that the memory rows have as constraints."""
+    loads = [load for held in (*graph.loads.values(), *graph.edge_loads.values()) for load in held]
+    return sum((load.stop - load.start) * load.nbytes.size for load in loads)
+
+
+def integer_program(graph: Graph, clock: Clock) -> Found:
+    """Hand a graph to the backend.
+
+    Raises:
+        Infeasible: If no choice is valid.
+    """
+    nothing = Found(None, math.inf, -math.inf, proven=False)
+    if clock.expired:
+        return nothing
+    model, layout, scale = build_model(graph)
+    clock.spend(NODE_WORK * len(model.entries))
+    nodes = None if clock.work_limit is None else WORK_NODES
+    outcome = run_backend(model, Backend.HIGHS, seconds=clock.patience_s, nodes=nodes)
+    if outcome.verdict is Verdict.INFEASIBLE:
+        raise Infeasible(NOTHING_FITS)
+    bound = -math.inf
+    if math.isfinite(outcome.bound):
+        bound = math.floor(outcome.bound * scale * (1 - CLOSE)) + graph.constant
+    if not len(outcome.values):
+        return Found(None, math.inf, bound, proven=False)
+    choice = layout.choice(graph, outcome.values)
+    cost = graph.value(choice)
+    if not (math.isfinite(cost) and graph.fits(choice)):
+        return Found(None, math.inf, bound, proven=False)
+    proven = outcome.verdict is Verdict.OPTIMAL
+    return Found(choice, cost, cost if proven else min(bound, cost), proven)
+
+
+class Search:
+    """One graph under search: the best choice and the best bound known, changed in place."""
+
+    def __init__(self, graph: Graph, clock: Clock, tell: Tell, target_gap: float, depth: int) -> None:
+        self.graph: Graph = graph
+        self.packed: Packed = pack(graph)
+        self.dual: Dual = Dual(self.packed)
+        self.clock: Clock = clock
+        self.tell: Tell = tell
+        self.target_gap: float = target_gap
+        self.depth: int = depth
+        self.choice: Indices | None = None
+        self.cost: float = math.inf
+        self.bound: float = -math.inf
+        self.ceiling: float = _ceiling(self.packed)
+        self.rows: set[int] = set()  # memory rows that parts have to respect, found as they are overfilled
+
+    def run(self) -> Found:
+        """Search until both sides meet or time is up.
+
+        Raises:
+            Infeasible: If no choice is valid.
+        """
+        self._sweep(WARM_UP)
+        if len(self.packed.room) and not self._done():
+            self._price()
+        while not self._done():
+            before = self.bound, self.cost
+            if self._close_in():
+                break
+            self._sweep(WARM_UP)
+            if self.bound - before[0] <= STALLED * abs(self.bound) and self.cost == before[1]:
+                break
+        if not self._done():
+            self._finish()
+        choice = None if self.choice is None else self._named(self.choice)
+        bound = self.cost if self.closed else self.bound
+        return Found(choice, self.cost, bound, self.closed, float(self.dual.prices.sum()))
+
+    def _finish(self) -> None:
+        """The integer program of all that is left, if it is not too large; regions around the best choice otherwise."""
+        if entries(self.graph) + rows_filled(self.graph) <= LARGE:
+            found = integer_program(self.graph, self.clock)
+            self.bound = max(self.bound, found.bound)
+            if found.choice is not None:
+                self._offer(np.array([found.choice[node] for node in self.packed.nodes], dtype=np.int64))
+        elif self.depth == 0:
+            self._explore()
+
+    @property
+    def closed(self) -> bool:
+        """Whether the best choice is proven to be best."""
+        return self.choice is not None and self.cost - self.bound <= max(0.0, CLOSE * abs(self.cost))
+
+    def _done(self) -> bool:
+        near = self.choice is not None and self.cost - self.bound <= self.target_gap * abs(self.cost)
+        return near or self.closed or self.clock.expired
+
+    def _named(self, choice: Indices) -> dict[int, int]:
+        return {node: int(index) for node, index in zip(self.packed.nodes, choice, strict=True)}
+
+    def _offer(self, choice: Indices) -> Floats:
+        """Take a choice if it is valid and better; returns by how much it overfills each row."""
+        cost = self.packed.value(choice)
+        over = self.packed.usage(choice) - self.packed.room
+        if cost < min(self.cost, FORBIDDEN / 2) and over.max(initial=0.0) <= 0.0:
+            self.cost, self.choice = cost, choice
+            self.tell(self.cost, self.bound, self._named(choice))
+        return over
+
+    def _swept(self) -> float:
+        """One sweep; keeps the best bound.
+
+        Raises:
+            Infeasible: If the bound exceeds what any choice can cost.
+        """
+        self.clock.spend(2 * len(self.packed.entries))
+        bound = self.dual.sweep()
+        if bound - self.ceiling > SURELY * (abs(bound) + abs(self.ceiling)) + 1.0:
+            raise Infeasible(NOTHING_FITS)
+        if bound > self.bound:
+            self.bound = self.graph.units.reachable(bound)
+        return bound
+
+    def _sweep(self, sweeps: int | None = None) -> None:
+        """Sweep so often, or until the bound stalls; look at the choices now and then."""
+        count = 0
+        while not self._done() and count != sweeps:
+            before = self.bound
+            for _ in range(LOOK):
+                self._swept()
+                if self.clock.expired:
+                    break
+            count += LOOK
+            self._offer(self.dual.decode())
+            self.tell(self.cost, self.bound, None)
+            if self.bound - before <= STALLED * abs(self.bound):
+                return
+
+    def _price(self) -> None:
+        """Price memory: one sweep and one choice per change of the prices, and the unions of the choices seen."""
+        packed, stop = self.packed, self.clock.part(PRICE_SHARE * self.clock.left_s)
+        spread = float((np.maximum.reduceat(packed.costs, packed.offsets[:-1]) - packed.least(packed.costs)).sum())
+        pricing = Pricing(packed.room, FIRST_WORTH * max(abs(self.bound), WORTH_OF_SPREAD * spread))
+        best, seen, before = (self.bound, self.dual.prices), np.zeros(len(packed.costs), dtype=bool), self.bound
+        iteration = 0
+        while not self._done() and not stop.expired:
+            self.dual.set_prices(pricing.prices)
+            bound = self._swept()
+            stop.spend(2 * len(packed.entries))
+            if bound > best[0]:
+                best = (bound, pricing.prices)
+            choice = self.dual.decode()
+            seen[packed.offsets[:-1] + choice] = True
+            over = self._offer(choice)
+            pricing.update(over + packed.room)
+            iteration += 1
+            if iteration % PRICE_LOOK == 0:
+                self._unite(seen)
+                seen[:] = False
+                self.tell(self.cost, self.bound, None)
+                if best[0] - before <= PRICE_STALLED * abs(best[0]):
+                    break
+                before = best[0]
+        highest = best[1].max(initial=0.0)
+        self.rows.update(np.argsort(-best[1], kind="stable")[:PRICED_ROWS].tolist() if highest > 0 else [])
+        even = best[1] + TIE_WORTH * float(best[1] @ packed.room) / len(packed.room) / np.maximum(packed.room, 1.0)
+        self._climb(even)
+        self.dual.set_prices(even)
+        self._sweep(3 * WARM_UP)
+
+    def _climb(self, prices: Floats) -> None:
+        """The best choices at ever higher prices, until one fits, and the best within their union."""
+        seen = np.zeros(len(self.packed.costs), dtype=bool)
+        for factor in LADDER:
+            self.dual.set_prices(factor * prices)
+            for _ in range(2 * WARM_UP):
+                self._swept()
+                if self._done():
+                    return
+            choice = self._minimiser()
+            if choice is None:
+                continue
+            seen[self.packed.offsets[:-1] + choice] = True
+            if self._offer(choice).max(initial=0.0) <= 0.0:
+                break
+        if seen.any():
+            seen |= self._first_places(~seen)
+            self._unite(seen)
+
+    def _first_places(self, missing: Mask) -> Mask:
+        """The first choice of every node whose choices are all missing."""
+        lacking = np.minimum.reduceat(missing, self.packed.offsets[:-1])
+        first = np.zeros(len(missing), dtype=bool)
+        first[self.packed.offsets[:-1][lacking]] = True
+        return first
+
+    def _minimiser(self) -> Indices | None:
+        """A best choice at the current prices, memory apart from them: the part at the bound, without memory rows."""
+        forced = self.dual.forced_bounds() - self.dual.bound
+        keep = forced <= TIED * abs(self.dual.bound)
+        keep |= forced <= np.repeat(self.packed.least(forced), self.packed.sizes)
+        nothing = np.zeros(0, dtype=np.int64)
+        part = narrow(self.packed, keep, nothing, self.graph.units, Priced(self.dual.costs, self.dual.matrices))
+        clock = self.clock.part(MINIMISER_SHARE * self.clock.limit_s)
+        try:
+            found = settle(part.graph, clock, _ignore, CLOSE_ENOUGH, self.depth + 1)
+        except Infeasible:
+            return None
+        finally:
+            self.clock.spend(clock.work)
+        return None if found.choice is None else part.complete(part.graph.recover(found.choice))
+
+    def _unite(self, seen: Mask) -> None:
+        """The best choice within a union of choices."""
+        if self.choice is not None:
+            seen[self.packed.offsets[:-1] + self.choice] = True
+        self._solve_part(seen, self.clock.part(UNITE_SHARE * self.clock.limit_s))
+
+    def _close_in(self) -> bool:
+        """Solve the part near the bound, then larger ones; whether one held all that can be better.
+
+        Raises:
+            Infeasible: If all choices were left and none is valid.
+        """
+        forced = self.dual.forced_bounds() - self.dual.bound
+        least = np.repeat(self.packed.least(forced), self.packed.sizes)
+        slack = self._first_slack(forced)
+        while not self._done():
+            gap = self.cost - self.dual.bound if self.choice is not None else math.inf
+            slack = gap if slack > gap / 2 else slack
+            keep = (forced <= slack) | (forced <= least)
+            if self.choice is not None:
+                keep[self.packed.offsets[:-1] + self.choice] = True
+            whole = slack == gap or bool(keep.all())
+            share = WHOLE_SHARE if whole else PART_SHARE
+            solved = self._is_small(keep) and self._solve_part(keep, self.clock.part(share * self.clock.left_s))
+            if whole and solved:
+                if self.choice is None:
+                    raise Infeasible(NOTHING_FITS)
+                self.bound = self.cost
+                return True
+            if whole or not solved:
+                return False
+            slack = max(8 * slack, CLOSE * abs(self.dual.bound), 1.0)
+        return False
+
+    def _is_small(self, keep: Mask) -> bool:
+        """Whether a part is so much smaller than the whole that it is worth solving."""
+        packed = self.packed
+        counts = np.add.reduceat(keep, packed.offsets[:-1], dtype=np.float64)
+        size = float((counts[packed.pair_u] * counts[packed.pair_v]).sum())
+        return size <= max(SHRUNK * len(packed.matrices), LARGE if len(packed.room) else LARGE_PART)
+
+    def _first_slack(self, forced: Floats) -> float:
+        """The slack at which about two choices a node are left."""
+        count = min(2 * len(self.packed.nodes), len(forced) - 1)
+        return float(np.partition(forced, count)[count])
+
+    def _solve_part(self, keep: Mask, clock: Clock) -> bool:
+        """Solve a part; offer its choice; whether nothing in the part is better than what is known then."""
+        for _ in range(ROW_ROUNDS):
+            rows = np.array(sorted(self.rows), dtype=np.int64)
+            part = narrow(self.packed, keep, rows, self.graph.units)
+            try:
+                found = self._settle_part(part, clock)
+            except Infeasible:
+                return True
+            self.clock.spend(clock.work)
+            if found is None or found.choice is None:
+                return False
+            over = self._offer(part.complete(part.graph.recover(found.choice)))
+            if over.max(initial=0.0) <= 0.0:
+                return found.proven
+            self._respect(over)
+            if clock.expired:
+                return False
+        return False
+
+    def _settle_part(self, part: Narrowed, clock: Clock) -> Found | None:
+        """Settle a part, by the integer program if it is not too large."""
+        graph = part.graph
+        drop_slack_rows(graph)
+        simplify(graph)
+        drop_slack_rows(graph)
+        size = entries(graph)
+        if not graph.costs or size <= SMALL:
+            return settle(graph, clock, _ignore, 0.0, self.depth + 1)
+        if len(graph.room):
+            return integer_program(graph, clock) if size + rows_filled(graph) <= LARGE else None
+        if size <= LARGE_PART:
+            return integer_program(graph, clock)
+        return settle(graph, clock, _ignore, 0.0, self.depth + 1)
+
+    def _respect(self, over: Floats) -> None:
+        """Add the rows that are overfilled most, some apart from each other."""
+        over = over.copy()
+        apart = max(1, len(over) // 200)
+        for _ in range(NEW_ROWS):
+            worst = int(np.argmax(over))
+            if over[worst] <= 0.0:
+                return
+            self.rows.add(worst)
+            over[max(0, worst - apart) : worst + apart + 1] = 0.0
+
+    def _explore(self) -> None:
+        """Free regions around where the best choice loses most against the bound; fix the rest; solve.
+
+        Regions grow while they are solved quickly. What a choice loses at a place is what messages leave of its costs
+        there: all losses add up to the distance of the choice, at the prices of memory, to the bound.
+        """
+        if self.choice is None or not len(self.packed.room):
+            return
+        random = np.random.default_rng(0)
+        packed, neighbours = self.packed, _neighbours(self.packed)
+        forced = self.dual.forced_bounds()
+        size, losses, cost = FIRST_REGION, self.dual.losses(self.choice), self.cost
+        while not self._done():
+            if self.cost < cost:
+                cost, losses = self.cost, self.dual.losses(self.choice)
+            seeds = random.choice(len(losses), int(random.integers(1, MOST_SEEDS + 1)), p=losses / losses.sum())
+            inside = np.zeros(len(packed.nodes), dtype=bool)
+            for seed in sorted(set(seeds.tolist())):
+                inside[_region(neighbours, seed, size // len(seeds) + 1, random)] = True
+            keep = inside[packed.node_of] & (forced < self.cost)
+            keep[packed.offsets[:-1] + self.choice] = True
+            clock = self.clock.part(REGION_S)
+            solved = self._solve_part(keep, clock)
+            quick = solved and clock.left_s > REGION_S / 2
+            size = min(int(size * 1.2) + 1, len(packed.nodes)) if quick else max(FIRST_REGION // 4, int(size * 0.8))
+
+
+def _ignore(cost: float, bound: float, choice: dict[int, int] | None) -> None:
+    """Parts keep what they find to themselves."""
+
+
+def _ceiling(packed: Packed) -> float:
+    """No choice without a forbidden entry costs more."""
+    matrices = np.where(packed.matrices >= FORBIDDEN / 2, 0.0, packed.matrices)
+    dearest = np.maximum.reduceat(matrices, packed.pair_offsets[:-1]) if len(matrices) else matrices
+    nodes = np.maximum.reduceat(packed.costs, packed.offsets[:-1])
+    return float(packed.constant + nodes.sum() + np.maximum(dearest, 0.0).sum())
+
+
+def _neighbours(packed: Packed) -> list[Indices]:
+    """The neighbours of each position."""
+    order = np.argsort(packed.half_node, kind="stable")
+    counts = np.bincount(packed.half_node, minlength=len(packed.nodes))
+    return np.split(packed.half_other[order], np.cumsum(counts)[:-1])
+
+
+def _region(neighbours: list[Indices], start: int, size: int, random: np.random.Generator) -> list[int]:
+    """About `size` nodes around one, breadth first; of a hub's many neighbours only some."""
+    region, inside = [start], {start}
+    for node in region:
+        around = neighbours[node]
+        if len(around) > HUB:
+            around = random.choice(around, HUB, replace=False)
+        for other in around.tolist():
+            if other not in inside:
+                inside.add(other)
+                region.append(other)
+        if len(region) >= size:
+            break
+    return region

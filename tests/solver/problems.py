@@ -1,0 +1,93 @@
+"""Small random problems, and their optima by trying everything."""
+
+import itertools
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from autoshard.solver import Edge, EdgeUsage, Problem, Usage, check_solution
+from autoshard.solver.graph import Graph, Infeasible, build_graph, drop_slack_rows
+
+
+def random_problem(seed: int) -> Problem:
+    """Up to five nodes with up to four choices, forbidden entries, parallel edges, ties and memory."""
+    rng = np.random.default_rng(seed)
+    sizes = [int(k) for k in rng.integers(1, 5, rng.integers(1, 6))]
+    nodes = range(len(sizes))
+    unit = 1.0 if seed % 3 else float(rng.uniform(1e-9, 1e-3))
+
+    def matrix(*shape: int) -> np.ndarray:
+        values = rng.integers(0, 20, shape) * unit
+        values[rng.random(shape) < rng.choice([0.0, 0.15])] = np.inf
+        return values
+
+    def span() -> tuple[int, int]:
+        start = int(rng.integers(6))
+        return start, start + int(rng.integers(5))
+
+    pairs = [rng.choice(len(sizes), 2, replace=False).tolist() for _ in range(rng.integers(8) if len(sizes) > 1 else 0)]
+    edges = [Edge(u, v, matrix(sizes[u], sizes[v])) for u, v in pairs]
+    loaded = rng.integers(len(sizes), size=rng.integers(6)).tolist()
+    copied = rng.integers(len(edges), size=rng.integers(3)).tolist() if edges else []
+    return Problem(
+        names=tuple(f"n{i}" for i in nodes),
+        costs=tuple(matrix(size) for size in sizes),
+        edges=tuple(edges),
+        usages=tuple(Usage(i, *span(), rng.integers(0, 10, sizes[i])) for i in loaded),
+        edge_usages=tuple(EdgeUsage(e, *span(), rng.integers(0, 10, edges[e].cost.shape)) for e in copied),
+        budget=None if rng.random() < 0.3 else float(rng.integers(40)),
+        ties=tuple((i, j) for i in nodes for j in range(i) if sizes[i] == sizes[j] and rng.random() < 0.15),
+    )
+
+
+def exhaustive(problem: Problem) -> float:
+    """The optimum by trying everything; inf if nothing is valid."""
+    checks = (check_solution(problem, choice) for choice in itertools.product(*map(range, problem.choices)))
+    return min((check.cost for check in checks if not check.violations), default=math.inf)
+
+
+def reduced(problem: Problem) -> Graph | None:
+    """The working form without reductions beyond the forbidden entries; None if they leave a node without a choice."""
+    try:
+        graph = build_graph(problem)
+        drop_slack_rows(graph)
+        queue = sorted(graph.costs)
+        while queue:
+            queue = sorted({touched for node in queue for touched in clean(graph, node)})
+    except Infeasible:
+        return None
+    return graph
+
+
+def clean(graph: Graph, node: int) -> set[int]:
+    """Remove a node's forbidden choices, and those without a partner; the nodes to look at again."""
+    keep = np.isfinite(graph.costs[node])
+    for matrix in graph.edges[node].values():
+        keep &= np.isfinite(matrix).any(axis=1)
+    graph.restrict(node, keep)
+    return set() if keep.all() else set(graph.edges[node])
+
+
+def solvable(count: int, needs_memory: bool = False) -> Iterator[tuple[Problem, Graph, float]]:
+    """Random problems that have a valid choice, with their working forms and optima in units."""
+    found = 0
+    for seed in itertools.count():
+        problem = random_problem(seed)
+        graph = reduced(problem)
+        if graph is None or (needs_memory and not len(graph.room)):
+            continue
+        best = exhaustive_in(graph)
+        if math.isfinite(best):
+            yield problem, graph, best
+            found += 1
+        if found == count:
+            return
+
+
+def exhaustive_in(graph: Graph) -> float:
+    """The optimum of a graph's live nodes, in units; inf if nothing is valid."""
+    nodes = sorted(graph.costs)
+    choices = itertools.product(*(range(len(graph.costs[node])) for node in nodes))
+    named = (dict(zip(nodes, choice, strict=True)) for choice in choices)
+    return min((graph.value(choice) for choice in named if graph.fits(choice)), default=math.inf)
