@@ -3,6 +3,7 @@
 From below: message passing, with priced memory. From above: choices read off the messages; unions of such choices,
 solved exactly; the part of the graph near the bound; regions around the best choice. What the bound rules out is
 dropped, and what is left is searched again, until both sides meet, the rest fits an integer program, or time is up.
+What is still open then is for `branch` to split.
 """
 
 import math
@@ -38,14 +39,8 @@ PRICE_SHARE = 0.5  # of the time left, for pricing
 FIRST_WORTH = 0.3  # what all room costs at first, relative to the bound
 WORTH_OF_SPREAD = 1e-3  # the least that stands for the bound there, relative to what choices differ by
 TIE_WORTH = 1e-3  # what all rows' room costs on top, relative to the prices: of equal choices, the smaller
-LADDER = (
-    1.0,
-    1.01,
-    1.05,
-    1.2,
-    1.6,
-    2.5,
-)  # prices at which the best choice is sought, relative to those of the best bound
+HIGHER = (1.0, 1.01, 1.05, 1.2, 1.6, 2.5)  # prices at which best choices are sought until one fits, relative to
+LOWER = (0.99, 0.95, 0.8)  # those of the best bound; and until one overfills memory
 TIED = 1e-7  # relative to the bound: choices as near to it as this may be best
 MINIMISER_SHARE = 0.1  # of the time limit, for the best choice at given prices
 CLOSE_ENOUGH = 1e-5  # relative distance to the bound at which that choice is good enough
@@ -86,15 +81,28 @@ class Found:
     price: float = 0.0
 
 
-def settle(graph: Graph, clock: Clock, tell: Tell, target_gap: float, depth: int = 0) -> Found:
+def settle(graph: Graph, clock: Clock, target_gap: float = 0.0) -> Found:
     """Reduce a graph, then solve what is left; the graph is reduced in place.
 
     Args:
         graph: The graph; `Graph.recover` completes the choice that comes back.
         clock: When to stop.
-        tell: Called with cost, bound and, where it is new, a choice for the live nodes.
         target_gap: Relative distance of cost and bound at which to stop.
-        depth: How deep this part is nested; parts of parts are not explored.
+
+    Raises:
+        Infeasible: If no choice is valid.
+    """
+    reduce(graph, clock)
+    found = solve_small(graph, clock)
+    if found is None:
+        search = Search(graph, clock, ignore, target_gap)
+        search.run()
+        found = search.found()
+    return found
+
+
+def reduce(graph: Graph, clock: Clock) -> None:
+    """Apply all reductions to a graph.
 
     Raises:
         Infeasible: If no choice is valid.
@@ -102,13 +110,20 @@ def settle(graph: Graph, clock: Clock, tell: Tell, target_gap: float, depth: int
     drop_slack_rows(graph)
     simplify(graph)
     drop_slack_rows(graph)
-    size = entries(graph)
-    clock.spend(size)
+    clock.spend(entries(graph))
+
+
+def solve_small(graph: Graph, clock: Clock) -> Found | None:
+    """The solution of a reduced graph if nothing is left of it, or if it is small; None if it is not.
+
+    Raises:
+        Infeasible: If no choice is valid.
+    """
     if not graph.costs:
         return Found({}, graph.constant, graph.constant, proven=True)
-    if size <= SMALL and rows_filled(graph) <= SMALL:
+    if entries(graph) <= SMALL and rows_filled(graph) <= SMALL:
         return integer_program(graph, clock)
-    return Search(graph, clock, tell, target_gap, depth).run()
+    return None
 
 
 def entries(graph: Graph) -> int:
@@ -151,61 +166,76 @@ def integer_program(graph: Graph, clock: Clock) -> Found:
 
 
 class Search:
-    """One graph under search: the best choice and the best bound known, changed in place."""
+    """One reduced graph under search: the best choice and the best bound known, changed in place.
 
-    def __init__(self, graph: Graph, clock: Clock, tell: Tell, target_gap: float, depth: int) -> None:
+    Attributes:
+        choice: The best choice, per position of `packed`; None if none is known.
+        cost: Its cost; without a choice the cost below which choices are sought.
+        bound: No choice costs less.
+        between: A best choice at some prices that overfills memory, and one that fits; None if they are not known.
+    """
+
+    def __init__(
+        self, graph: Graph, clock: Clock, tell: Tell, target_gap: float = 0.0, cutoff: float = math.inf
+    ) -> None:
         self.graph: Graph = graph
         self.packed: Packed = pack(graph)
         self.dual: Dual = Dual(self.packed)
         self.clock: Clock = clock
         self.tell: Tell = tell
         self.target_gap: float = target_gap
-        self.depth: int = depth
         self.choice: Indices | None = None
-        self.cost: float = math.inf
+        self.cost: float = cutoff
         self.bound: float = -math.inf
+        self.between: tuple[Indices, Indices] | None = None
         self.ceiling: float = _ceiling(self.packed)
         self.rows: set[int] = set()  # memory rows that parts have to respect, found as they are overfilled
 
-    def run(self) -> Found:
-        """Search until both sides meet or time is up.
+    def run(self) -> None:
+        """Search until both sides meet, nothing helps any more, or time is up.
 
         Raises:
             Infeasible: If no choice is valid.
         """
         self._sweep(WARM_UP)
-        if len(self.packed.room) and not self._done():
+        if len(self.packed.room) and not self.done:
             self._price()
-        while not self._done():
+        while not self.done:
             before = self.bound, self.cost
             if self._close_in():
                 break
             self._sweep(WARM_UP)
             if self.bound - before[0] <= STALLED * abs(self.bound) and self.cost == before[1]:
                 break
-        if not self._done():
+        if not self.done and entries(self.graph) + rows_filled(self.graph) <= LARGE:
             self._finish()
+
+    def found(self) -> Found:
+        """What is known now."""
         choice = None if self.choice is None else self._named(self.choice)
         bound = self.cost if self.closed else self.bound
         return Found(choice, self.cost, bound, self.closed, float(self.dual.prices.sum()))
 
+    def offer(self, choice: dict[int, int]) -> None:
+        """Take a choice for the graph's live nodes if it is valid and better."""
+        self._offer(np.array([choice[node] for node in self.packed.nodes], dtype=np.int64))
+
     def _finish(self) -> None:
-        """The integer program of all that is left, if it is not too large; regions around the best choice otherwise."""
-        if entries(self.graph) + rows_filled(self.graph) <= LARGE:
-            found = integer_program(self.graph, self.clock)
-            self.bound = max(self.bound, found.bound)
-            if found.choice is not None:
-                self._offer(np.array([found.choice[node] for node in self.packed.nodes], dtype=np.int64))
-        elif self.depth == 0:
-            self._explore()
+        """The integer program of all that is left."""
+        found = integer_program(self.graph, self.clock)
+        self.bound = max(self.bound, found.bound)
+        if found.choice is not None:
+            self.offer(found.choice)
 
     @property
     def closed(self) -> bool:
-        """Whether the best choice is proven to be best."""
-        return self.choice is not None and self.cost - self.bound <= max(0.0, CLOSE * abs(self.cost))
+        """Whether nothing is better than the best choice, or than what was to be bettered."""
+        return self.cost < math.inf and self.cost - self.bound <= CLOSE * abs(self.cost)
 
-    def _done(self) -> bool:
-        near = self.choice is not None and self.cost - self.bound <= self.target_gap * abs(self.cost)
+    @property
+    def done(self) -> bool:
+        """Whether there is nothing more to find, or no time."""
+        near = self.cost < math.inf and self.cost - self.bound <= self.target_gap * abs(self.cost)
         return near or self.closed or self.clock.expired
 
     def _named(self, choice: Indices) -> dict[int, int]:
@@ -237,7 +267,7 @@ class Search:
     def _sweep(self, sweeps: int | None = None) -> None:
         """Sweep so often, or until the bound stalls; look at the choices now and then."""
         count = 0
-        while not self._done() and count != sweeps:
+        while not self.done and count != sweeps:
             before = self.bound
             for _ in range(LOOK):
                 self._swept()
@@ -256,7 +286,7 @@ class Search:
         pricing = Pricing(packed.room, FIRST_WORTH * max(abs(self.bound), WORTH_OF_SPREAD * spread))
         best, seen, before = (self.bound, self.dual.prices), np.zeros(len(packed.costs), dtype=bool), self.bound
         iteration = 0
-        while not self._done() and not stop.expired:
+        while not self.done and not stop.expired:
             self.dual.set_prices(pricing.prices)
             bound = self._swept()
             stop.spend(2 * len(packed.entries))
@@ -282,23 +312,39 @@ class Search:
         self._sweep(3 * WARM_UP)
 
     def _climb(self, prices: Floats) -> None:
-        """The best choices at ever higher prices, until one fits, and the best within their union."""
+        """The best choices at prices around these: one that fits, one that does not, and the best of their union."""
         seen = np.zeros(len(self.packed.costs), dtype=bool)
-        for factor in LADDER:
+        fitting, overfull = self._best_at(prices, HIGHER, seen, fits=True)
+        if overfull is None and fitting is not None:
+            _, overfull = self._best_at(prices, LOWER, seen, fits=False)
+        if fitting is not None and overfull is not None:
+            self.between = overfull, fitting
+        if seen.any() and not self.done:
+            seen |= self._first_places(~seen)
+            self._unite(seen)
+
+    def _best_at(
+        self, prices: Floats, factors: tuple[float, ...], seen: Mask, *, fits: bool
+    ) -> tuple[Indices | None, Indices | None]:
+        """The best choices at multiples of some prices, until one fits, or until one does not: the last of each kind."""
+        fitting, overfull = None, None
+        for factor in factors:
             self.dual.set_prices(factor * prices)
             for _ in range(2 * WARM_UP):
                 self._swept()
-                if self._done():
-                    return
+                if self.done:
+                    return fitting, overfull
             choice = self._minimiser()
             if choice is None:
                 continue
             seen[self.packed.offsets[:-1] + choice] = True
             if self._offer(choice).max(initial=0.0) <= 0.0:
+                fitting = choice
+            else:
+                overfull = choice
+            if (fitting if fits else overfull) is not None:
                 break
-        if seen.any():
-            seen |= self._first_places(~seen)
-            self._unite(seen)
+        return fitting, overfull
 
     def _first_places(self, missing: Mask) -> Mask:
         """The first choice of every node whose choices are all missing."""
@@ -316,7 +362,7 @@ class Search:
         part = narrow(self.packed, keep, nothing, self.graph.units, Priced(self.dual.costs, self.dual.matrices))
         clock = self.clock.part(MINIMISER_SHARE * self.clock.limit_s)
         try:
-            found = settle(part.graph, clock, _ignore, CLOSE_ENOUGH, self.depth + 1)
+            found = settle(part.graph, clock, CLOSE_ENOUGH)
         except Infeasible:
             return None
         finally:
@@ -338,8 +384,8 @@ class Search:
         forced = self.dual.forced_bounds() - self.dual.bound
         least = np.repeat(self.packed.least(forced), self.packed.sizes)
         slack = self._first_slack(forced)
-        while not self._done():
-            gap = self.cost - self.dual.bound if self.choice is not None else math.inf
+        while not self.done:
+            gap = self.cost - self.dual.bound
             slack = gap if slack > gap / 2 else slack
             keep = (forced <= slack) | (forced <= least)
             if self.choice is not None:
@@ -348,7 +394,7 @@ class Search:
             share = WHOLE_SHARE if whole else PART_SHARE
             solved = self._is_small(keep) and self._solve_part(keep, self.clock.part(share * self.clock.left_s))
             if whole and solved:
-                if self.choice is None:
+                if self.cost == math.inf:
                     raise Infeasible(NOTHING_FITS)
                 self.bound = self.cost
                 return True
@@ -397,12 +443,12 @@ class Search:
         drop_slack_rows(graph)
         size = entries(graph)
         if not graph.costs or size <= SMALL:
-            return settle(graph, clock, _ignore, 0.0, self.depth + 1)
+            return settle(graph, clock)
         if len(graph.room):
             return integer_program(graph, clock) if size + rows_filled(graph) <= LARGE else None
         if size <= LARGE_PART:
             return integer_program(graph, clock)
-        return settle(graph, clock, _ignore, 0.0, self.depth + 1)
+        return settle(graph, clock)
 
     def _respect(self, over: Floats) -> None:
         """Add the rows that are overfilled most, some apart from each other."""
@@ -415,7 +461,7 @@ class Search:
             self.rows.add(worst)
             over[max(0, worst - apart) : worst + apart + 1] = 0.0
 
-    def _explore(self) -> None:
+    def explore(self) -> None:
         """Free regions around where the best choice loses most against the bound; fix the rest; solve.
 
         Regions grow while they are solved quickly. What a choice loses at a place is what messages leave of its costs
@@ -427,7 +473,7 @@ class Search:
         packed, neighbours = self.packed, _neighbours(self.packed)
         forced = self.dual.forced_bounds()
         size, losses, cost = FIRST_REGION, self.dual.losses(self.choice), self.cost
-        while not self._done():
+        while not self.done:
             if self.cost < cost:
                 cost, losses = self.cost, self.dual.losses(self.choice)
             seeds = random.choice(len(losses), int(random.integers(1, MOST_SEEDS + 1)), p=losses / losses.sum())
@@ -442,7 +488,7 @@ class Search:
             size = min(int(size * 1.2) + 1, len(packed.nodes)) if quick else max(FIRST_REGION // 4, int(size * 0.8))
 
 
-def _ignore(cost: float, bound: float, choice: dict[int, int] | None) -> None:
+def ignore(cost: float, bound: float, choice: dict[int, int] | None) -> None:
     """Parts keep what they find to themselves."""
 
 

@@ -4,10 +4,11 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from .branch import conclude
 from .clock import Clock
 from .graph import Graph, Infeasible, build_graph, drop_slack_rows
 from .problem import Problem
-from .search import Found, settle
+from .search import Found, ignore
 from .solution import Progress, Solution, Status, check_solution
 
 RELAXED_SHARE = 0.35  # of the time limit, for solving without the memory limit first
@@ -119,14 +120,14 @@ class _Solve:
             if graph.room.min() > (1 - TIGHT) * (self.problem.budget or 0.0) and self._without_limit():
                 return True
         self._enter("search")
-        return self._settled(graph, settle(graph, self.clock, self._teller(graph), self.target_gap))
+        return self._settled(graph, conclude(graph, self.clock, self._teller(graph), self.target_gap))
 
     def _without_limit(self) -> bool:
         """Solve without memory, which is far easier: a bound, and the answer if it fits."""
         self._enter("without limit")
         graph = build_graph(replace(self.problem, usages=(), edge_usages=(), budget=None))
         clock = self.clock.part(RELAXED_SHARE * self.clock.limit_s)
-        found = settle(graph, clock, lambda cost, bound, choice: None, 0.0)
+        found = conclude(graph, clock, ignore, 0.0)
         self.clock.spend(clock.work)
         return self._settled(graph, found)
 

@@ -10,12 +10,8 @@ from autoshard.solver.clock import Clock
 from autoshard.solver.graph import Graph
 from autoshard.solver.narrow import narrow
 from autoshard.solver.packed import pack
-from autoshard.solver.search import Search
+from autoshard.solver.search import Search, ignore
 from tests.solver.problems import exhaustive, exhaustive_in, random_problem, solvable
-
-
-def silent(cost: float, bound: float, choice: dict[int, int] | None) -> None:
-    """Tell nobody."""
 
 
 @pytest.mark.parametrize("batch", range(4))
@@ -126,6 +122,8 @@ def test_an_interrupt_keeps_the_best_choice() -> None:
 
 def test_a_search_keeps_its_books() -> None:
     for _, graph, best in solvable(60, needs_memory=True):
-        found = Search(graph, Clock(limit_s=5.0), silent, 0.0, 0).run()
+        search = Search(graph, Clock(limit_s=5.0), ignore)
+        search.run()
+        found = search.found()
         assert found.proven and found.choice is not None
         assert graph.fits(found.choice) and graph.value(found.choice) == found.cost == best
