@@ -71,14 +71,14 @@ class Found:
         cost: Its cost.
         bound: No choice costs less.
         proven: Whether the choice is best.
-        price: Units that a byte of budget is worth at the bound; 0 where memory does not matter.
+        price: Units that a byte of budget is worth at the bound; None if memory was not priced.
     """
 
     choice: dict[int, int] | None
     cost: float
     bound: float
     proven: bool
-    price: float = 0.0
+    price: float | None = None
 
 
 def settle(graph: Graph, clock: Clock, target_gap: float = 0.0) -> Found:
@@ -189,6 +189,7 @@ class Search:
         self.bound: float = -math.inf
         self.between: tuple[Indices, Indices] | None = None
         self.ceiling: float = _ceiling(self.packed)
+        self._is_priced = False
         self.rows: set[int] = set()  # memory rows that parts have to respect, found as they are overfilled
 
     def run(self) -> None:
@@ -214,7 +215,8 @@ class Search:
         """What is known now."""
         choice = None if self.choice is None else self._named(self.choice)
         bound = self.cost if self.closed else self.bound
-        return Found(choice, self.cost, bound, self.closed, float(self.dual.prices.sum()))
+        price = float(self.dual.prices.sum()) if self._is_priced else None
+        return Found(choice, self.cost, bound, self.closed, price)
 
     def offer(self, choice: dict[int, int]) -> None:
         """Take a choice for the graph's live nodes if it is valid and better."""
@@ -309,6 +311,7 @@ class Search:
         even = best[1] + TIE_WORTH * float(best[1] @ packed.room) / len(packed.room) / np.maximum(packed.room, 1.0)
         self._climb(even)
         self.dual.set_prices(even)
+        self._is_priced = True
         self._sweep(3 * WARM_UP)
 
     def _climb(self, prices: Floats) -> None:
@@ -326,7 +329,7 @@ class Search:
     def _best_at(
         self, prices: Floats, factors: tuple[float, ...], seen: Mask, *, fits: bool
     ) -> tuple[Indices | None, Indices | None]:
-        """The best choices at multiples of some prices, until one fits, or until one does not: the last of each kind."""
+        """The best choices at multiples of some prices, until one fits or one does not: the last of each kind."""
         fitting, overfull = None, None
         for factor in factors:
             self.dual.set_prices(factor * prices)

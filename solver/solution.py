@@ -39,8 +39,8 @@ class Solution:
         bound: No choice that satisfies the constraints costs less than this.
         status: See `Status`.
         peak_bytes: Largest sum of live usages over time.
-        memory_price: What a byte more of budget saves at the bound (its Lagrange multiplier); 0 where the budget was
-            found not to matter, or the integer program settled everything.
+        memory_price: What a byte more of budget saves at the bound (the sum of the Lagrange multipliers); 0 where the
+            budget does not bind, None where memory was not priced.
         seconds: Wall time per phase, in order.
         message: A sentence for the user: what ended the solve, and for an infeasible one what to change.
     """
@@ -50,7 +50,7 @@ class Solution:
     bound: float
     status: Status
     peak_bytes: float
-    memory_price: float = 0.0
+    memory_price: float | None = None
     seconds: Mapping[str, float] = field(default_factory=dict)
     message: str = ""
 

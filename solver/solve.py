@@ -76,7 +76,7 @@ class _Solve:
         self.best: tuple[int, ...] = ()
         self.cost = math.inf
         self.bound = -math.inf
-        self.price = 0.0
+        self.price: float | None = None
         self.pending: _Pending | None = None
 
     def run(self, incumbent: Sequence[int] | None) -> Solution:
@@ -99,8 +99,7 @@ class _Solve:
         if not self.best:
             return _nothing(Status.FAILED, self.bound, self.seconds, message or "no valid choice was found in time")
         if not proven and not message:
-            close = self.cost - self.bound <= self.target_gap * abs(self.cost)
-            message = "within the target gap" if close else "time was up before optimality was proven"
+            message = "within the target gap" if self._is_close() else "time was up before optimality was proven"
         return Solution(
             choice=self.best,
             cost=self.cost,
@@ -116,25 +115,33 @@ class _Solve:
         """Whether the best choice is proven best in the end."""
         graph = build_graph(self.problem)
         drop_slack_rows(graph)
-        if len(graph.room):
-            if graph.room.min() > (1 - TIGHT) * (self.problem.budget or 0.0) and self._without_limit():
-                return True
+        if not len(graph.room):
+            self.price = 0.0
+        elif graph.room.min() > (1 - TIGHT) * (self.problem.budget or 0.0):
+            proven = self._without_limit()
+            if proven or self._is_close():
+                self.price = 0.0
+                return proven
         self._enter("search")
         return self._settled(graph, conclude(graph, self.clock, self._teller(graph), self.target_gap))
 
+    def _is_close(self) -> bool:
+        return bool(self.best) and self.cost - self.bound <= self.target_gap * abs(self.cost)
+
     def _without_limit(self) -> bool:
-        """Solve without memory, which is far easier: a bound, and the answer if it fits."""
+        """Solve without memory, which is far easier: a bound, and the answer if it fits; whether it is."""
         self._enter("without limit")
         graph = build_graph(replace(self.problem, usages=(), edge_usages=(), budget=None))
         clock = self.clock.part(RELAXED_SHARE * self.clock.limit_s)
-        found = conclude(graph, clock, ignore, 0.0)
+        found = conclude(graph, clock, ignore, self.target_gap)
         self.clock.spend(clock.work)
         return self._settled(graph, found)
 
     def _settled(self, graph: Graph, found: Found) -> bool:
         """Take what a search came to; whether the best choice is now proven best."""
         self.bound = max(self.bound, graph.units.cost(found.bound))
-        self.price = graph.units.cost(found.price)
+        if found.price is not None:
+            self.price = graph.units.cost(found.price)
         if found.choice is not None:
             self.pending = _Pending(graph, found.choice)
             self._complete()
