@@ -19,9 +19,11 @@ import math
 import numpy as np
 
 from .graph import Indices
-from .packed import CHILD, DOWN, UP, Packed, Spans, summed
+from .packed import CHILD, DOWN, UP, Batch, Packed, Spans, summed
 from .problem import Floats
 
+KINDS = (CHILD, DOWN, UP)
+CACHED = 60_000  # entries that are worked on at once in a batch: what a core's cache holds
 MOMENTUM = 0.95  # the most that a sweep is extrapolated
 
 
@@ -61,10 +63,16 @@ class Dual:
         self._entries, self.matrices = packed.entries, packed.matrices
         if len(packed.pair_loads.owner):
             extra = _priced(packed.pair_loads, cumulated, len(packed.matrices))
-            self._entries = packed.entries + extra[packed.pair_place]
+            self._entries = packed.entries + extra[packed.entry_place]
             self.matrices = packed.matrices + extra
+        self._batched = [[self._table(batch) for batch in batches] for batches in packed.batches]
         self._paid_room = math.fsum((prices * packed.room).tolist())
         self._lift()
+
+    def _table(self, batch: Batch) -> Floats:
+        """The matrix of a batch, with a row per choice of the nodes at this end."""
+        table = self.packed.matrix(self.matrices, batch.pair)
+        return table if batch.forward else np.ascontiguousarray(table.T)
 
     def _lift(self) -> None:
         """Minimise the trees out, leaves first: every tree node gives all it has to the edge above it."""
@@ -124,14 +132,22 @@ class Dual:
         """Set messages to all that their edges can give: the least entry of each row."""
         span = self._half(level, kind, kind)
         if span.start < span.stop:
-            self.messages[span] = self._row_minima(span)
+            self.messages[span] = self._row_minima(level, kind, self.messages)
 
-    def _row_minima(self, span: slice) -> Floats:
-        packed = self.packed
-        starts = packed.row_starts[span.start : span.stop]
-        rows = slice(int(starts[0]), int(packed.row_starts[span.stop]))
-        values = self._entries[rows] - self.messages[packed.entry_source[rows]]
-        return np.minimum.reduceat(values, starts - rows.start)
+    def _row_minima(self, level: int, kind: int, messages: Floats) -> Floats:
+        """For the half-edges of a kind, the least of each row less the messages of the other ends."""
+        packed, span = self.packed, self._half(level, kind, kind)
+        least = np.empty(span.stop - span.start)
+        stop = int(packed.flat_stops[3 * level + kind])
+        if span.start < stop:
+            starts = packed.row_starts[span.start : stop]
+            rows = slice(int(starts[0]), int(packed.row_starts[stop]))
+            values = self._entries[rows] - messages[packed.entry_source[rows]]
+            least[: stop - span.start] = np.minimum.reduceat(values, starts - rows.start)
+        for batch, table in zip(packed.batches[3 * level + kind], self._batched[3 * level + kind], strict=True):
+            places = slice(batch.messages.start - span.start, batch.messages.stop - span.start)
+            least[places] = _batch_minima(table, messages[batch.sources]).ravel()
+        return least
 
     def _gathered(self, level: int, span: slice) -> Floats:
         """Messages added up per choice of a level's nodes."""
@@ -152,6 +168,25 @@ class Dual:
             choice[first:last] = packed.best(totals, int(first), int(last))
         return choice
 
+    def improve(self, choice: Indices, rounds: int) -> Indices:
+        """Move the nodes to their cheapest choices, level by level, at the current prices; never to a worse total."""
+        packed = self.packed
+        choice = choice.copy()
+        for _ in range(rounds):
+            before = choice.copy()
+            for level in range(packed.levels):
+                totals = self.costs[self._nodes(level)].copy()
+                for kind in KINDS:
+                    totals += self._taken(level, kind, choice)
+                first, last = (int(bound) for bound in packed.level_nodes[level : level + 2])
+                places = packed.offsets[first:last] - packed.offsets[first]
+                best = packed.best(totals, first, last)
+                better = totals[places + best] < totals[places + choice[first:last]]
+                choice[first:last] = np.where(better, best, choice[first:last])
+            if (choice == before).all():
+                break
+        return choice
+
     def _taken(self, level: int, kind: int, choice: Indices) -> Floats:
         """What the edges of one kind cost per choice, given the choices at their other ends."""
         packed, nodes, span = self.packed, self._nodes(level), self._half(level, kind, kind)
@@ -163,10 +198,10 @@ class Dual:
     def forced_bounds(self) -> Floats:
         """For every choice, units that everything costs at least if it is taken; valid after a sweep."""
         packed = self.packed
-        every = slice(0, len(self.messages))
         kept = self.costs + summed(packed.message_place, self.messages, len(self.costs))
         least = np.repeat(packed.least(kept), packed.sizes)
-        fresh = self._row_minima(every) if len(self.messages) else self.messages
+        minima = [self._row_minima(level, kind, self.messages) for level in range(packed.levels) for kind in KINDS]
+        fresh = np.concatenate(minima) if minima else self.messages
         extra = self.costs + summed(packed.message_place, fresh, len(self.costs)) - least
         for level in range(packed.trees - 1, -1, -1):
             self._force_down(level, extra)
@@ -188,12 +223,18 @@ class Dual:
         packed, span = self.packed, self._half(level, UP, UP)
         if span.start == span.stop:
             return
-        starts = packed.row_starts[span.start : span.stop]
-        rows = slice(int(starts[0]), int(packed.row_starts[span.stop]))
-        sources = packed.entry_source[rows]
-        values = self._entries[rows] - self.messages[sources] + extra[packed.message_place[sources]]
-        forced = np.minimum.reduceat(values, starts - rows.start) - self.messages[span]
-        extra[packed.message_place[span]] = forced
+        above = self._row_minima(level, UP, self.messages - extra[packed.message_place])
+        extra[packed.message_place[span]] = above - self.messages[span]
+
+
+def _batch_minima(table: Floats, messages: Floats) -> Floats:
+    """For every vector of messages the least of each row of the table less the vector."""
+    least = np.empty((len(messages), len(table)))
+    step = max(1, CACHED // table.size)
+    for start in range(0, len(messages), step):
+        part = messages[start : start + step]
+        np.min(table - part[:, None, :], axis=2, out=least[start : start + step])
+    return least
 
 
 def _priced(spans: Spans, cumulated: Floats, size: int) -> Floats:

@@ -71,16 +71,11 @@ def narrow(
     chosen = {i: kept[starts[i] : starts[i] + counts[i]] for i in graph.costs}
     for k in np.flatnonzero(free[packed.pair_u] & free[packed.pair_v]).tolist():
         u, v = int(packed.pair_u[k]), int(packed.pair_v[k])
-        matrix = _pair(priced.matrices, packed, k)[np.ix_(chosen[u], chosen[v])]
+        matrix = packed.matrix(priced.matrices, k)[np.ix_(chosen[u], chosen[v])]
         graph.set_edge(u, v, np.where(matrix >= FORBIDDEN / 2, np.inf, matrix))
     if len(rows):
         _add_loads(graph, packed, chosen, first, rows)
     return Narrowed(graph, kept, starts)
-
-
-def _pair(entries: Floats, packed: Packed, k: int) -> Floats:
-    shape = (int(packed.sizes[packed.pair_u[k]]), int(packed.sizes[packed.pair_v[k]]))
-    return entries[packed.pair_offsets[k] : packed.pair_offsets[k + 1]].reshape(shape)
 
 
 def _fixed_cost(packed: Packed, priced: Priced, free: NDArray[np.bool_], first: Indices) -> float:

@@ -5,6 +5,9 @@ peel trees off from their leaves; the others colour the *core* that is left. Eve
 *half-edges*; a half-edge holds one message, a number per choice of its node, and the edge's entries with a row per
 choice of its node. Half-edges are sorted by level, and within it by kind: to a child in a tree, down to a lower level
 of the core, up to a higher level.
+
+Repeated layers have equal matrices: each is kept once. Half-edges of one level and kind whose matrices are equal (or
+large) form a *batch*, and one call serves them all; the entries of the others stand in one flat list, row after row.
 """
 
 from collections.abc import Iterable
@@ -17,6 +20,7 @@ from .graph import Graph, Indices, Load
 from .problem import Floats
 
 FORBIDDEN = 2.0**51  # stands for an infinite entry where sums have to stay comparable
+BATCH = 2_000  # entries from which half-edges of one matrix form a batch
 CHILD, DOWN, UP = 0, 1, 2
 
 
@@ -43,6 +47,23 @@ class Spans:
 
 
 @dataclass(frozen=True, slots=True)
+class Batch:
+    """Half-edges of one level and kind, next to each other, whose matrices are equal.
+
+    Args:
+        pair: A pair that has the matrix; the only one if it bears on memory.
+        forward: Whether the matrix has a row per choice of the pair's u; it has one per choice of its v otherwise.
+        messages: Where the half-edges' message entries start and stop.
+        sources: For each half-edge and column the message entry of the other end that belongs to it.
+    """
+
+    pair: int
+    forward: bool
+    messages: slice
+    sources: Indices
+
+
+@dataclass(frozen=True, slots=True)
 class Packed:
     """The flat arrays; see the module's docstring for the order of nodes and half-edges.
 
@@ -61,13 +82,16 @@ class Packed:
         message_place: For each message entry its choice.
         row_place: For each message entry, the place in `matrices` of its row's first column.
         half_stride: Distance in `matrices` between the columns of a row of each half-edge.
-        entries: Allowed entries of all half-edges, row after row.
+        flat_stops: For each (level, kind) the message entry at which its half-edges outside batches end.
+        batches: For each (level, kind) its batches.
+        entries: Allowed entries of the half-edges outside batches, row after row.
         entry_source: For each entry, the message entry of the other end that belongs to its column.
-        row_starts: Where each row, that is each message entry, starts in `entries`; one more at the end.
+        entry_place: For each entry its place in `matrices`.
+        row_starts: Where each row, that is each message entry, starts in `entries`; one more at the end. In batches
+            rows are empty.
         pair_u, pair_v: Nodes of each pair.
-        pair_offsets: Where each pair's matrix starts; one more at the end.
-        matrices: All matrices, row-major, rows for `pair_u`, `FORBIDDEN` for infinite entries.
-        pair_place: For each entry its place in `matrices`.
+        pair_starts: Where each pair's matrix starts in `matrices`; equal ones start at one place.
+        matrices: The different matrices, row-major, rows for `pair_u`, `FORBIDDEN` for infinite entries.
         loads, pair_loads: Memory of nodes and of pairs.
         room: Bytes per memory row.
         constant: Units that every choice costs.
@@ -88,14 +112,16 @@ class Packed:
     message_place: Indices
     row_place: Indices
     half_stride: Indices
+    flat_stops: Indices
+    batches: tuple[tuple[Batch, ...], ...]
     entries: Floats
     entry_source: Indices
+    entry_place: Indices
     row_starts: Indices
     pair_u: Indices
     pair_v: Indices
-    pair_offsets: Indices
+    pair_starts: Indices
     matrices: Floats
-    pair_place: Indices
     loads: Spans
     pair_loads: Spans
     room: Floats
@@ -106,6 +132,17 @@ class Packed:
         """Number of levels."""
         return len(self.level_nodes) - 1
 
+    @property
+    def work(self) -> float:
+        """Number of entries of all pairs, equal matrices counted as often as they occur."""
+        return float((self.sizes[self.pair_u] * self.sizes[self.pair_v]).sum())
+
+    def matrix(self, matrices: Floats, pair: int) -> Floats:
+        """The matrix of a pair among matrices that stand as `matrices` do."""
+        rows, columns = int(self.sizes[self.pair_u[pair]]), int(self.sizes[self.pair_v[pair]])
+        start = int(self.pair_starts[pair])
+        return matrices[start : start + rows * columns].reshape(rows, columns)
+
     def value(self, choice: Indices) -> float:
         """Units that a choice (per position) costs; `FORBIDDEN` and more if it takes a forbidden pair."""
         pairs = self.matrices[self.pair_entry(choice)]
@@ -114,7 +151,7 @@ class Packed:
     def pair_entry(self, choice: Indices) -> Indices:
         """The place in `matrices` that a choice takes, for every pair."""
         width = self.sizes[self.pair_v]
-        place: Indices = self.pair_offsets[:-1] + choice[self.pair_u] * width + choice[self.pair_v]
+        place: Indices = self.pair_starts + choice[self.pair_u] * width + choice[self.pair_v]
         return place
 
     def usage(self, choice: Indices) -> Floats:
@@ -162,12 +199,13 @@ def pack(graph: Graph) -> Packed:
     pairs = list(graph.pairs())
     pair_u = np.array([position[u] for u, _, _ in pairs], dtype=np.int64)
     pair_v = np.array([position[v] for _, v, _ in pairs], dtype=np.int64)
-    pair_offsets = _offsets(sizes[pair_u] * sizes[pair_v])
-    matrices = _concatenate([matrix.ravel() for _, _, matrix in pairs])
-    half = _half_edges(levels, trees, pair_u, pair_v)
+    tables = _tables(graph, pairs)
+    half = _half_edges(levels, trees, pair_u, pair_v, tables, sizes)
     count = int(levels[-1]) + 1 if len(levels) else 0
+    level_kinds = np.searchsorted(levels[half.node] * 3 + half.kind, np.arange(3 * count + 1))
     message_offsets = _offsets(sizes[half.node])
-    entries = _entries(half, sizes, pair_offsets, matrices, message_offsets)
+    entries = _entries(half, sizes, tables, message_offsets)
+    row_place = _row_places(half, sizes, tables.starts)
     return Packed(
         nodes=nodes,
         sizes=sizes,
@@ -176,26 +214,28 @@ def pack(graph: Graph) -> Packed:
         costs=_concatenate([graph.costs[node] for node in nodes]),
         trees=trees,
         level_nodes=np.searchsorted(levels, np.arange(count + 1)),
-        level_kinds=np.searchsorted(levels[half.node] * 3 + half.kind, np.arange(3 * count + 1)),
+        level_kinds=level_kinds,
         half_node=half.node,
         half_other=half.other,
         half_pair=half.pair,
         message_offsets=message_offsets,
         message_place=_ranges(offsets[half.node], sizes[half.node]),
-        row_place=entries.row_place,
+        row_place=row_place,
         half_stride=np.where(half.forward, 1, sizes[half.node]),
-        entries=matrices[entries.place],
+        flat_stops=_flat_stops(half, level_kinds, message_offsets),
+        batches=_batches(half, level_kinds, sizes, message_offsets),
+        entries=tables.matrices[entries.place],
         entry_source=entries.source,
+        entry_place=entries.place,
         row_starts=entries.row_starts,
         pair_u=pair_u,
         pair_v=pair_v,
-        pair_offsets=pair_offsets,
-        matrices=np.minimum(matrices, FORBIDDEN),
-        pair_place=entries.place,
+        pair_starts=tables.starts,
+        matrices=np.minimum(tables.matrices, FORBIDDEN),
         loads=_spans(
             [(position[node], load) for node, loads in sorted(graph.loads.items()) for load in loads], offsets
         ),
-        pair_loads=_pair_spans(graph, pairs, pair_offsets),
+        pair_loads=_pair_spans(graph, pairs, tables.starts),
         room=graph.room.copy(),
         constant=graph.constant,
     )
@@ -244,57 +284,118 @@ def _levels(graph: Graph) -> tuple[dict[int, int], int]:
 
 
 @dataclass(frozen=True, slots=True)
+class _Tables:
+    """The different matrices: the number of each pair's, where it starts, and the entries one after the other."""
+
+    numbers: Indices
+    starts: Indices
+    matrices: Floats
+
+
+def _tables(graph: Graph, pairs: list[tuple[int, int, Floats]]) -> _Tables:
+    """Every matrix once; those of pairs that bear on memory stay apart, as prices change them."""
+    known: dict[tuple[object, ...], int] = {}
+    different: list[Floats] = []
+    numbers = np.zeros(len(pairs), dtype=np.int64)
+    for k, (u, v, matrix) in enumerate(pairs):
+        key = (u, v) if (u, v) in graph.edge_loads else (matrix.shape, matrix.tobytes())
+        numbers[k] = known.setdefault(key, len(different))
+        if numbers[k] == len(different):
+            different.append(matrix.ravel())
+    starts = _offsets(np.array([table.size for table in different], dtype=np.int64))
+    return _Tables(numbers, starts[numbers], _concatenate(different))
+
+
+@dataclass(frozen=True, slots=True)
 class _Half:
-    """Half-edges in their final order; `forward` where the node at this end is the pair's u."""
+    """Half-edges in their final order; `forward` where the node at this end is the pair's u, `batch` -1 outside one."""
 
     node: Indices
     other: Indices
     pair: Indices
     kind: Indices
+    batch: Indices
     forward: NDArray[np.bool_]
     twin: Indices
 
 
-def _half_edges(levels: Indices, trees: int, pair_u: Indices, pair_v: Indices) -> _Half:
+def _half_edges(
+    levels: Indices, trees: int, pair_u: Indices, pair_v: Indices, tables: _Tables, sizes: Indices
+) -> _Half:
     count = len(pair_u)
     node, other = np.concatenate([pair_u, pair_v]), np.concatenate([pair_v, pair_u])
-    pair = np.tile(np.arange(count), 2)
+    pair, forward = np.tile(np.arange(count), 2), np.arange(2 * count) < count
     kind = np.where(levels[other] > levels[node], UP, np.where(levels[other] < trees, CHILD, DOWN))
-    order = np.lexsort((other, node, kind, levels[node]))
+    group = np.stack([levels[node] * 3 + kind, tables.numbers[pair] * 2 + ~forward])
+    _, batch, members = np.unique(group, axis=1, return_inverse=True, return_counts=True)
+    batch = batch.ravel()
+    batch = np.where(members[batch] * sizes[node] * sizes[other] >= BATCH, batch, -1)
+    order = np.lexsort((other, node, batch, kind, levels[node]))
     rank = np.empty(2 * count, dtype=np.int64)
     rank[order] = np.arange(2 * count)
     twin = rank[(order + count) % (2 * count)] if count else rank
-    return _Half(node[order], other[order], pair[order], kind[order], order < count, twin)
+    return _Half(node[order], other[order], pair[order], kind[order], batch[order], forward[order], twin)
 
 
 @dataclass(frozen=True, slots=True)
 class _Entries:
-    row_place: Indices
     place: Indices
     source: Indices
     row_starts: Indices
 
 
-def _entries(
-    half: _Half, sizes: Indices, pair_offsets: Indices, matrices: Floats, message_offsets: Indices
-) -> _Entries:
-    """The allowed entries of every half-edge, row after row: where they stand, and which message entry they meet."""
-    rows, columns = sizes[half.node], sizes[half.other]
+def _entries(half: _Half, sizes: Indices, tables: _Tables, message_offsets: Indices) -> _Entries:
+    """The allowed entries outside batches, row after row: where they stand, and which message entry they meet."""
+    rows = sizes[half.node]
     row_half = np.repeat(np.arange(len(rows)), rows)
-    row = _ranges(np.zeros(len(rows), dtype=np.int64), rows)
-    width = columns[row_half]
-    start = pair_offsets[half.pair][row_half] + row * np.where(half.forward, columns, 1)[row_half]
+    width = np.where(half.batch < 0, sizes[half.other], 0)[row_half]
+    start = _row_places(half, sizes, tables.starts)
     stride = np.where(half.forward, 1, rows)[row_half]
     column = _ranges(np.zeros(len(width), dtype=np.int64), width)
     place = np.repeat(start, width) + column * np.repeat(stride, width)
-    allowed = np.isfinite(matrices[place])
+    allowed = np.isfinite(tables.matrices[place])
     source = np.repeat(message_offsets[half.twin][row_half], width) + column
-    counts = np.add.reduceat(allowed, _offsets(width)[:-1], dtype=np.int64) if len(width) else width
-    return _Entries(start, place[allowed], source[allowed], _offsets(counts))
+    counted = np.concatenate([[0], np.cumsum(allowed)])
+    return _Entries(place[allowed], source[allowed], counted[_offsets(width)])
+
+
+def _row_places(half: _Half, sizes: Indices, starts: Indices) -> Indices:
+    """For each row of each half-edge, where its first column stands."""
+    rows = sizes[half.node]
+    row = _ranges(np.zeros(len(rows), dtype=np.int64), rows)
+    step = np.where(half.forward, sizes[half.other], 1)
+    places: Indices = np.repeat(starts[half.pair], rows) + row * np.repeat(step, rows)
+    return places
+
+
+def _flat_stops(half: _Half, level_kinds: Indices, message_offsets: Indices) -> Indices:
+    """Half-edges outside batches come first in every (level, kind)."""
+    flat = np.concatenate([[0], np.cumsum(half.batch < 0)])
+    stops: Indices = message_offsets[level_kinds[:-1] + np.diff(flat[level_kinds])]
+    return stops
+
+
+def _batches(
+    half: _Half, level_kinds: Indices, sizes: Indices, message_offsets: Indices
+) -> tuple[tuple[Batch, ...], ...]:
+    bounds = np.flatnonzero(np.diff(half.batch, prepend=-2, append=-2))
+    found: list[list[Batch]] = [[] for _ in level_kinds[:-1]]
+    for start, stop in zip(bounds[:-1].tolist(), bounds[1:].tolist()):
+        if half.batch[start] < 0:
+            continue
+        columns = np.arange(sizes[half.other[start]])
+        batch = Batch(
+            pair=int(half.pair[start]),
+            forward=bool(half.forward[start]),
+            messages=slice(int(message_offsets[start]), int(message_offsets[stop])),
+            sources=message_offsets[half.twin[start:stop]][:, None] + columns,
+        )
+        found[int(np.searchsorted(level_kinds, start, side="right")) - 1].append(batch)
+    return tuple(map(tuple, found))
 
 
 def _spans(loads: Iterable[tuple[int, Load]], offsets: Indices) -> Spans:
-    """Loads with their owners, flat; an owner's entries stand from `offsets` on."""
+    """Loads with their owners, flat; an owner's entries stand from its offset on."""
     owned = list(loads)
     owner = np.array([position for position, _ in owned], dtype=np.int64)
     counts = np.array([load.nbytes.size for _, load in owned], dtype=np.int64)
@@ -304,12 +405,12 @@ def _spans(loads: Iterable[tuple[int, Load]], offsets: Indices) -> Spans:
         owner=owner,
         offsets=_offsets(counts),
         nbytes=_concatenate([load.nbytes.ravel() for _, load in owned]),
-        place=_ranges(offsets[:-1][owner], counts),
+        place=_ranges(offsets[owner], counts),
         load_of=np.repeat(np.arange(len(owned)), counts),
     )
 
 
-def _pair_spans(graph: Graph, pairs: list[tuple[int, int, Floats]], pair_offsets: Indices) -> Spans:
+def _pair_spans(graph: Graph, pairs: list[tuple[int, int, Floats]], starts: Indices) -> Spans:
     position = {(u, v): k for k, (u, v, _) in enumerate(pairs)}
     owned = [(position[pair], load) for pair, loads in sorted(graph.edge_loads.items()) for load in loads]
-    return _spans(owned, pair_offsets)
+    return _spans(owned, starts)

@@ -31,6 +31,7 @@ SMALL = 3_000  # edge entries up to which the integer program is the quickest wa
 LARGE = 250_000  # edge entries up to which the integer program is tried
 LARGE_PART = 20_000  # edge entries up to which it is tried on a part that only yields a choice
 WARM_UP = 20  # sweeps before memory is priced
+MOVES = 5  # rounds of moves to the cheapest choices
 LOOK = 10  # sweeps between two looks at the choices
 STALLED = 1e-6  # relative gain of the bound in a look below which sweeping stops
 PRICE_LOOK = 50  # iterations of pricing between two unions of the choices seen
@@ -258,7 +259,7 @@ class Search:
         Raises:
             Infeasible: If the bound exceeds what any choice can cost.
         """
-        self.clock.spend(2 * len(self.packed.entries))
+        self.clock.spend(2 * self.packed.work)
         bound = self.dual.sweep()
         if bound - self.ceiling > SURELY * (abs(bound) + abs(self.ceiling)) + 1.0:
             raise Infeasible(NOTHING_FITS)
@@ -276,7 +277,9 @@ class Search:
                 if self.clock.expired:
                     break
             count += LOOK
-            self._offer(self.dual.decode())
+            choice = self.dual.decode()
+            self._offer(choice)
+            self._offer(self.dual.improve(choice, MOVES))
             self.tell(self.cost, self.bound, None)
             if self.bound - before <= STALLED * abs(self.bound):
                 return
@@ -291,7 +294,7 @@ class Search:
         while not self.done and not stop.expired:
             self.dual.set_prices(pricing.prices)
             bound = self._swept()
-            stop.spend(2 * len(packed.entries))
+            stop.spend(2 * packed.work)
             if bound > best[0]:
                 best = (bound, pricing.prices)
             choice = self.dual.decode()
@@ -411,7 +414,7 @@ class Search:
         packed = self.packed
         counts = np.add.reduceat(keep, packed.offsets[:-1], dtype=np.float64)
         size = float((counts[packed.pair_u] * counts[packed.pair_v]).sum())
-        return size <= max(SHRUNK * len(packed.matrices), LARGE if len(packed.room) else LARGE_PART)
+        return size <= max(SHRUNK * packed.work, LARGE if len(packed.room) else LARGE_PART)
 
     def _first_slack(self, forced: Floats) -> float:
         """The slack at which about two choices a node are left."""
@@ -498,7 +501,8 @@ def ignore(cost: float, bound: float, choice: dict[int, int] | None) -> None:
 def _ceiling(packed: Packed) -> float:
     """No choice without a forbidden entry costs more."""
     matrices = np.where(packed.matrices >= FORBIDDEN / 2, 0.0, packed.matrices)
-    dearest = np.maximum.reduceat(matrices, packed.pair_offsets[:-1]) if len(matrices) else matrices
+    starts, table = np.unique(packed.pair_starts, return_inverse=True)
+    dearest = np.maximum.reduceat(matrices, starts)[table] if len(matrices) else matrices
     nodes = np.maximum.reduceat(packed.costs, packed.offsets[:-1])
     return float(packed.constant + nodes.sum() + np.maximum(dearest, 0.0).sum())
 

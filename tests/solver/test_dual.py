@@ -3,8 +3,10 @@
 import itertools
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
+from autoshard.solver import packed as packed_module
 from autoshard.solver.dual import Dual
 from autoshard.solver.graph import Graph
 from autoshard.solver.packed import FORBIDDEN, Packed, pack
@@ -102,3 +104,25 @@ def test_prices_rise_where_memory_is_short_and_fall_where_it_is_not() -> None:
         pricing.update(np.array([150.0, 100.0, 10.0]))
     ratio = pricing.prices / first
     assert ratio[0] > 1.2 and ratio[1] == 1.0 and ratio[2] < 0.8
+
+
+def test_batches_of_equal_matrices_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs = [graph for _, graph, _ in solvable(80)]
+    apart = [priced_bound(graph, seed) for seed, graph in enumerate(graphs)]
+    monkeypatch.setattr(packed_module, "BATCH", 1)
+    batched = [priced_bound(graph, seed) for seed, graph in enumerate(graphs)]
+    assert any(batches for dual, _ in batched for batches in dual.packed.batches)
+    for seed, ((before, bound), (after, same)) in enumerate(zip(apart, batched, strict=True)):
+        assert bound == same, seed
+        np.testing.assert_array_equal(before.forced_bounds(), after.forced_bounds())
+        np.testing.assert_array_equal(before.decode(), after.decode())
+
+
+def test_moves_never_worsen_a_choice() -> None:
+    for seed, (_, graph, _) in enumerate(solvable(100)):
+        dual, _ = priced_bound(graph, seed)
+        packed = dual.packed
+        dual.set_prices(np.zeros(len(packed.room)))
+        start = np.random.default_rng(seed).integers(packed.sizes)
+        moved = dual.improve(start, 3)
+        assert packed.value(moved) <= packed.value(start), seed
