@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from autoshard.backends import on_chip_bytes
 from autoshard.costs import ReshardingPlan, ShardingSpec, plan_resharding
 from autoshard.graph import LITERAL, Op
-from autoshard.lower import OUTPUT, Link, Lowered, agreeing_specs, copy_bytes
+from autoshard.lower import OUTPUT, Link, Lowered, agreeing_specs, body_of, copy_bytes
 from autoshard.plan import Decision, Ending, Leaf, OpCost, PlannedCollective, Route, Totals
 from autoshard.rules.base import TensorFacts
 from autoshard.solver import Usage
@@ -62,12 +62,20 @@ def decode(
     return _Decoder(lowered, tuple(choice)).run(argument_names, output_names, donated)
 
 
+ALL_BODIES = -1
+"""Stands for every body of a region, as the body in which a copy is made."""
+
+Start = tuple[TensorFacts, int, bool]
+"""Where a resharding begins: the type that is sent, the body of the region, and whether from the shared copy."""
+
+
 @dataclass(slots=True)
 class _Decoder:
     lowered: Lowered
     choice: tuple[int, ...]
     collectives: list[PlannedCollective] = field(default_factory=list)
     memory: list[tuple[int, int, float]] = field(default_factory=list)
+    moved: set[Hashable] = field(default_factory=set)
 
     def run(self, argument_names: Sequence[str], output_names: Sequence[str], donated: Sequence[bool]) -> Decoded:
         graph = self.lowered.graph
@@ -119,15 +127,20 @@ class _Decoder:
         return plan_resharding(source, target, facts.shape, facts.itemsize, self.lowered.mesh, wire_scale=scale)
 
     def _move(
-        self, value: int, move: ReshardingPlan, trips: float, user: Op | None, likelihood: float
+        self, value: int, move: ReshardingPlan, trips: float, user: Op | None, likelihood: float, start: Start
     ) -> tuple[tuple[tuple[str, ...], ...], ...]:
-        """Record the collectives of a resharding; returns its constraints."""
+        """Record the collectives of a resharding, those aside that another one has as well; returns its constraints.
+
+        XLA merges equal reshardings of one value, and reshardings that begin alike as far as they do.
+        """
         graph = self.lowered.graph
         producer = graph.values[value].producer[0]
         source = (user.source if user else "") or graph.ops[producer].source
-        for step in move.steps:
-            if step.kind == "slice":
+        for count, step in enumerate(move.steps):
+            way = value, start, move.source, tuple(s.spec for s in move.steps[: count + 1])
+            if step.kind == "slice" or way in self.moved:
                 continue
+            self.moved.add(way)
             self.collectives.append(
                 PlannedCollective(
                     kind=step.kind, axes=step.axes, wire_bytes=step.wire_bytes, seconds=step.seconds,
@@ -146,7 +159,9 @@ class _Decoder:
         target = column.specs[column.index[self.choice[self.lowered.nodes[link.user]]]]
         user = self.lowered.graph.ops[link.user]
         interval = None if link.operand == OUTPUT else (link.user, link.until + 1)
-        return self._way(link.value, link.sent, held, target, link.trips, user, interval)
+        producer = self.lowered.graph.ops[self.lowered.graph.values[link.value].producer[0]]
+        body = 0 if link.operand == OUTPUT else body_of(producer, user, link.operand)
+        return self._way(link.value, link.sent, held, target, link.trips, user, interval, body)
 
     def _way(
         self,
@@ -157,6 +172,7 @@ class _Decoder:
         trips: float,
         user: Op | None,
         interval: tuple[int, int] | None,
+        body: int = 0,
     ) -> Route | None:
         """The cheaper way to a spec; its copy is held for an interval, or takes the value's place (None)."""
         ways = [self._resharding(sent, source, target) for source in held]
@@ -169,7 +185,7 @@ class _Decoder:
             nbytes = copy_bytes(table, sent, [way.source], self.lowered.mesh)[0, 0]
             self.memory.append((*interval, float(nbytes)))
         likelihood = 1.0 if user is None or interval is None else user.operand_likelihood
-        return Route(shared=shared, steps=self._move(value, way, trips, user, likelihood))
+        return Route(shared=shared, steps=self._move(value, way, trips, user, likelihood, (sent, body, shared)))
 
     def _shared_steps(self, value: int) -> tuple[tuple[tuple[str, ...], ...], ...]:
         """Constraints that make the shared copy of a value; empty if it has none."""
@@ -181,7 +197,8 @@ class _Decoder:
         graph = self.lowered.graph
         likelihood = min(graph.ops[use.op].operand_likelihood for use in graph.uses(value))
         trips = self.lowered.copy_trips(value)
-        return self._move(value, self._resharding(copied, *held), trips, None, likelihood)
+        move = self._resharding(copied, *held)
+        return self._move(value, move, trips, None, likelihood, (copied, ALL_BODIES, False))
 
     def _decision(
         self,

@@ -452,12 +452,12 @@ def _copy_trips(graph: Graph, value: int) -> float:
     trips: dict[int, float] = {}
     for use in graph.uses(value):
         user = graph.ops[use.op]
-        part = _part(producer, user, use.operand)
+        part = body_of(producer, user, use.operand)
         trips[part] = max(trips.get(part, 0.0), user.operand_trips[use.operand])
     return sum(trips.values())
 
 
-def _part(boundary: Op, user: Op, operand: int) -> int:
+def body_of(boundary: Op, user: Op, operand: int) -> int:
     """Which body of a region a user of the region's operand stands in; copies made in one are unknown in another."""
     if boundary.primitive not in ("cond_in", "while_carry") or user.path[: len(boundary.path)] != boundary.path:
         return 0
