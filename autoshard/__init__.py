@@ -11,6 +11,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from autoshard.adapters import filter_autoshard as filter_autoshard
+    from autoshard.adapters import nnx_autoshard as nnx_autoshard
     from autoshard.api import autoshard as autoshard
     from autoshard.auditing import audit as audit
     from autoshard.calibration import calibrate as calibrate
@@ -35,8 +37,10 @@ _HOMES = {
     "chain_sharding": "autoshard.inferring",
     "dim_sharding": "autoshard.inferring",
     "explore": "autoshard.exploring",
+    "filter_autoshard": "autoshard.adapters",
     "fsdp_sharding": "autoshard.inferring",
     "infer_sharding": "autoshard.inferring",
+    "nnx_autoshard": "autoshard.adapters",
     "register_rule": "autoshard.rules.custom",
     "stacked_sharding": "autoshard.inferring",
     "state_sharding": "autoshard.inferring",
@@ -52,8 +56,10 @@ __all__ = [
     "chain_sharding",
     "dim_sharding",
     "explore",
+    "filter_autoshard",
     "fsdp_sharding",
     "infer_sharding",
+    "nnx_autoshard",
     "register_rule",
     "stacked_sharding",
     "state_sharding",
