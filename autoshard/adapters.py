@@ -47,7 +47,8 @@ def filter_autoshard(
         >>> import jax, jax.numpy as jnp
         >>> from autoshard import filter_autoshard
         >>> layer = {"weight": jnp.eye(64), "activation": jax.nn.relu}
-        >>> apply = filter_autoshard(lambda layer, x: layer["activation"](x @ layer["weight"]), jax.make_mesh((8,), "x"))
+        >>> mesh = jax.make_mesh((8,), ("x",))
+        >>> apply = filter_autoshard(lambda layer, x: layer["activation"](x @ layer["weight"]), mesh)
         >>> float(apply(layer, -jnp.ones((16, 64))).sum())
         0.0
     """
@@ -80,15 +81,17 @@ def nnx_autoshard(fn: Callable[P, R], mesh: Mesh | AbstractMesh | None = None, *
             an object gives its old buffers away.
 
     Returns:
-        A callable with the signature of ``fn`` and the methods of `AdaptedFunction`; a plan's shardings are those of the
-        objects' state.
+        A callable with the signature of ``fn`` and the methods of `AdaptedFunction`; where an object is passed, a
+        plan's shardings are those of its state.
 
     Raises:
         InputError: On a call, if an object has other variables afterwards than before.
 
     Example:
-        ``step = nnx_autoshard(train_step, mesh, donate_argnums=(0, 1)); loss = step(model, optimizer, batch)``;
-        ``examples/flax_nnx.py`` is whole.
+        ::
+
+            step = nnx_autoshard(train_step, mesh, donate_argnums=(0, 1))  # instead of nnx.jit(train_step)
+            loss = step(model, optimizer, batch)
     """
     functions: dict[Any, Autosharded[..., Any]] = {}
 

@@ -1,4 +1,4 @@
-"""What the library examples share: eight virtual devices, a regression task, and the losses of two runs side by side."""
+"""What the library examples share: eight virtual devices, a regression task, two runs side by side."""
 
 import os
 

@@ -39,7 +39,8 @@ MODEL = Network()
 
 def init() -> TrainState:
     params = MODEL.init(jax.random.key(0), jnp.ones((1, 32)))["params"]
-    return TrainState.create(apply_fn=MODEL.apply, params=params, tx=OPTIMIZER)
+    state: TrainState = TrainState.create(apply_fn=MODEL.apply, params=params, tx=OPTIMIZER)
+    return state
 
 
 def train_step(state: TrainState, x: jax.Array, y: jax.Array) -> tuple[TrainState, jax.Array]:

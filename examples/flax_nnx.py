@@ -7,6 +7,7 @@
 
 import sys
 from collections.abc import Callable
+from typing import Any
 
 from comparing import device_mesh, regression, report  # isort: skip  (sets up devices before jax starts)
 
@@ -16,8 +17,6 @@ import optax
 from flax import nnx
 
 from autoshard import nnx_autoshard
-
-Step = Callable[["Network", nnx.Optimizer["Network"], jax.Array, jax.Array], jax.Array]
 
 
 class Network(nnx.Module):
@@ -29,11 +28,11 @@ class Network(nnx.Module):
         self.dropout = nnx.Dropout(0.1, rngs=rngs)
         self.down = nnx.Linear(256, 8, rngs=rngs)
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: jax.Array) -> Any:
         return self.down(self.dropout(jax.nn.gelu(self.norm(self.up(x)))))
 
 
-def train_step(model: Network, optimizer: nnx.Optimizer[Network], x: jax.Array, y: jax.Array) -> jax.Array:
+def train_step(model: Network, optimizer: nnx.Optimizer[Network], x: jax.Array, y: jax.Array) -> Any:
     loss, grads = nnx.value_and_grad(lambda model: jnp.mean((model(x) - y) ** 2))(model)
     optimizer.update(model, grads)
     return loss
@@ -44,7 +43,7 @@ def init() -> tuple[Network, nnx.Optimizer[Network]]:
     return model, nnx.Optimizer(model, optax.adam(1e-2), wrt=nnx.Param)
 
 
-def train(step: Step, steps: int = 5) -> list[float]:
+def train(step: Callable[..., jax.Array], steps: int = 5) -> list[float]:
     (model, optimizer), (x, y) = init(), regression(32, 8)
     return [float(step(model, optimizer, x, y)) for _ in range(steps)]
 

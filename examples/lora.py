@@ -38,8 +38,9 @@ def init_factors(base: Params) -> Params:
 
 
 def adapted(x: jax.Array, matrix: jax.Array, factors: Params) -> jax.Array:
-    """x @ (matrix + a b), without the sum ever being made."""
-    return x @ matrix + (x @ factors["a"]) @ factors["b"]
+    """The product with `matrix + a b`, without that sum ever being made."""
+    change: jax.Array = (x @ factors["a"]) @ factors["b"]
+    return x @ matrix + change
 
 
 def train_step(factors: Params, state: Any, base: Params, x: jax.Array, y: jax.Array) -> tuple[Params, Any, jax.Array]:

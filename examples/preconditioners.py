@@ -2,8 +2,9 @@
 
     python examples/preconditioners.py
 
-Kron and Shampoo are written out plainly below; Muon is optax's. Each is planned freely, and with its arguments placed
-by the rule that trainers use by hand: `fsdp_sharding`, which splits preconditioners along their second to last dimension.
+Kron and Shampoo are written out plainly below; Muon is optax's. Each is planned freely, and Kron also with its
+arguments placed by the rule that trainers use by hand: `fsdp_sharding`, which splits preconditioners along their second
+to last dimension.
 """
 
 import sys
@@ -18,6 +19,7 @@ from optax.contrib import muon
 from optax_optimizers import init, make_train_step, train
 
 from autoshard import autoshard, fsdp_sharding, infer_sharding
+from autoshard.inferring import ShardingRule
 
 EVERY = 2  # steps between two refreshes of the preconditioners
 
@@ -25,14 +27,14 @@ EVERY = 2  # steps between two refreshes of the preconditioners
 class KronState(NamedTuple):
     """Per parameter a list of factors: a triangular matrix for each dimension."""
 
-    count: jax.Array
+    steps_done: jax.Array
     factors: list[list[jax.Array]]
 
 
 class ShampooState(NamedTuple):
     """Per parameter and dimension the sum of the gradient's outer products, and its inverse root."""
 
-    count: jax.Array
+    steps_done: jax.Array
     sums: list[list[jax.Array]]
     roots: list[list[jax.Array]]
 
@@ -76,7 +78,7 @@ def kron(rate: float) -> optax.GradientTransformation:
     def update(grads: Any, state: KronState, params: Any = None) -> tuple[Any, KronState]:
         leaves, tree = jax.tree.flatten(grads)
         factors = jax.lax.cond(
-            state.count % EVERY == 0,
+            state.steps_done % EVERY == 0,
             lambda factors: [whitened(of, grad) for of, grad in zip(factors, leaves, strict=True)],
             lambda factors: factors,
             state.factors,
@@ -85,14 +87,15 @@ def kron(rate: float) -> optax.GradientTransformation:
             -rate * applied([factor.T for factor in of], applied(of, grad))
             for of, grad in zip(factors, leaves, strict=True)
         ]
-        return jax.tree.unflatten(tree, steps), KronState(state.count + 1, factors)
+        return jax.tree.unflatten(tree, steps), KronState(state.steps_done + 1, factors)
 
     return optax.GradientTransformation(lambda params: KronState(jnp.zeros((), int), identities(params)), update)
 
 
 def inverse_root(matrix: jax.Array, order: int) -> jax.Array:
     values, vectors = jnp.linalg.eigh(matrix + 1e-4 * jnp.eye(len(matrix)))
-    return (vectors * jnp.maximum(values, 1e-4) ** (-1 / order)) @ vectors.T
+    root: jax.Array = (vectors * jnp.maximum(values, 1e-4) ** (-1 / order)) @ vectors.T
+    return root
 
 
 def shampoo(rate: float) -> optax.GradientTransformation:
@@ -105,12 +108,12 @@ def shampoo(rate: float) -> optax.GradientTransformation:
             for of, grad in zip(state.sums, leaves, strict=True)
         ]
         roots = jax.lax.cond(
-            state.count % EVERY == 0,
+            state.steps_done % EVERY == 0,
             lambda: [[inverse_root(total, 2 * len(of)) for total in of] for of in sums],
             lambda: state.roots,
         )
         steps = [-rate * applied(of, grad) for of, grad in zip(roots, leaves, strict=True)]
-        return jax.tree.unflatten(tree, steps), ShampooState(state.count + 1, sums, roots)
+        return jax.tree.unflatten(tree, steps), ShampooState(state.steps_done + 1, sums, roots)
 
     def start(params: Any) -> ShampooState:
         zeros = [[0 * factor for factor in of] for of in identities(params)]
@@ -122,21 +125,21 @@ def shampoo(rate: float) -> optax.GradientTransformation:
 OPTIMIZERS = {"PSGD-Kron": kron(0.02), "Shampoo": shampoo(0.05), "Muon": muon(0.02)}
 
 
-def compare(name: str, optimizer: Any) -> bool:
-    """Train unsharded, by a plan, and by a plan whose arguments are placed by the rule."""
+def compare(name: str, optimizer: Any, rule: ShardingRule | None = None) -> bool:
+    """Train unsharded and sharded; `rule` places parameters and state, or they are planned too."""
     mesh, params, step = device_mesh(), init(), make_train_step(optimizer)
-    state, batch = optimizer.init(params), regression(32, 8)
-    expected = train(jax.jit(step), state)
-    placed, _ = infer_sharding((params, state), mesh, fsdp_sharding("data", min_size_to_shard_mb=0.01))
-    agree = True
-    for what, shardings in ((name, None), (f"{name}, placed by fsdp_sharding", (*placed, None, None))):
-        sharded = autoshard(step, mesh, in_shardings=shardings)
-        agree &= report(what, expected, train(sharded, state), sharded.plan(params, state, *batch))
-    return agree
+    state = optimizer.init(params)
+    shardings = None if rule is None else (*infer_sharding((params, state), mesh, rule)[0], None, None)
+    sharded = autoshard(step, mesh, in_shardings=shardings)
+    plan = sharded.plan(params, state, *regression(32, 8))
+    return report(name, train(jax.jit(step), state), train(sharded, state), plan)
 
 
 def main() -> int:
-    return 0 if all([compare(name, optimizer) for name, optimizer in OPTIMIZERS.items()]) else 1
+    agree = [compare(name, optimizer) for name, optimizer in OPTIMIZERS.items()]
+    rule = fsdp_sharding("data", min_size_to_shard_mb=0.01)
+    agree.append(compare("PSGD-Kron, placed by fsdp_sharding", OPTIMIZERS["PSGD-Kron"], rule))
+    return 0 if all(agree) else 1
 
 
 if __name__ == "__main__":
