@@ -221,7 +221,7 @@ class Autosharded(Generic[P, R]):
             except _NewSignature:
                 pass
             except ValueError as error:
-                if not _is_misplaced(error):
+                if not (_is_misplaced(error) or _is_another_tree(error)):
                     raise
         return cast(R, self._call_slowly(args, kwargs))
 
@@ -508,6 +508,11 @@ def _abstract_key(tree: Any) -> Any:
 def _leaf_key(leaf: Any) -> Any:
     aval = leaf if isinstance(leaf, jax.ShapeDtypeStruct) else jax.typeof(leaf)
     return aval.shape, str(jax.dtypes.canonicalize_dtype(aval.dtype, allow_extended_dtype=True)), bool(aval.weak_type)
+
+
+def _is_another_tree(error: ValueError) -> bool:
+    """Whether jit refuses arguments because their number or tree is not that of its shardings, which are a plan's."""
+    return "pjit in_shardings" in str(error)
 
 
 def _is_misplaced(error: ValueError) -> bool:

@@ -1,4 +1,7 @@
-"""The example at a small size: it trains, prints its report, and notices when the two runs part."""
+"""The main example at a small size: it trains, prints its report, and notices when the two runs part; the others exist.
+
+The library examples compare two runs themselves; .ci/run executes them by the commands of the README.
+"""
 
 import dataclasses
 import importlib.util
@@ -6,6 +9,7 @@ import json
 import math
 import re
 import sys
+import tomllib
 from types import ModuleType
 
 import jax
@@ -19,14 +23,18 @@ from tests.helpers import ROOT
 README = (ROOT / "README.md").read_text()
 
 
-@pytest.fixture(scope="module")
-def example() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("train_gpt", ROOT / "examples" / "train_gpt.py")
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
-    sys.modules["train_gpt"] = module  # dataclasses look their module up
+    sys.modules[name] = module  # dataclasses look their module up, examples one another
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def example() -> ModuleType:
+    return load("train_gpt")
 
 
 def small(example: ModuleType, **changes: object) -> object:
@@ -95,3 +103,26 @@ def test_a_disagreement_is_reported(example: ModuleType) -> None:
     assert example.disagreements(rough, [5.0, 4.0], [5.01, 4.01]) == []
     assert len(example.disagreements(rough, [5.0, 4.0], [5.0, 4.2])) == 1
     assert len(example.disagreements(rough, [5.0, 4.0], [5.0, float("nan")])) == 1
+
+
+def test_every_library_example_is_run_by_a_command_of_the_readme() -> None:
+    commands = re.findall(r"^python3 -m venv .*$", README, re.MULTILINE)  # .ci/run runs them as they stand
+    run = {name for command in commands for name in re.findall(r"examples/(\w+)\.py", command)}
+    programs = {
+        path.stem for path in (ROOT / "examples").glob("*.py") if 'if __name__ == "__main__"' in path.read_text()
+    }
+    assert run == programs
+    extras = {extra for command in commands for extra in re.findall(r"\[(\w+)\]", command)}
+    assert extras <= set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+
+
+def test_losses_that_part_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    comparing = load("comparing")
+    plan = autoshard(lambda x: 2 * x, comparing.device_mesh()).plan(jnp.ones((64, 64)))
+    assert any(plan.arguments[0].spec)
+    assert comparing.report("same", [1.0, 0.5], [1.0, 0.5], plan)
+    assert not comparing.report("other", [1.0, 0.5], [1.0, 0.501], plan)
+    assert not comparing.report("other", [1.0, 0.5], [1.0, math.nan], plan)
+    whole = autoshard(lambda x: 2 * x, comparing.device_mesh()).plan(jnp.ones(()))
+    assert not comparing.report("unsharded", [1.0], [1.0], whole)
+    assert "THEY DIFFER" in capsys.readouterr().out

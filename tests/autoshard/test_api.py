@@ -315,3 +315,10 @@ def test_verify_finds_what_was_planned(mesh: Mesh) -> None:
     checked = plan.verify()
     assert checked.ok, str(checked)
     assert plan.predicted.wire_bytes > 0
+
+
+def test_another_number_or_tree_of_arguments_is_planned_anew(mesh: Mesh) -> None:
+    total = autoshard(lambda tree, factor=2.0: factor * sum(x.sum() for x in jax.tree.leaves(tree)), mesh)
+    ones = jnp.ones(8)
+    calls = [({"a": ones},), ({"a": ones, "b": ones},), ([ones],), ({"a": ones}, 3.0), ({"a": ones},)]
+    assert [float(total(*call)) for call in calls] == [16, 32, 16, 24, 16]
