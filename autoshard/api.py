@@ -18,7 +18,7 @@ from autoshard.arguments import Options, flat_fixed, flat_memory, parse_bytes
 from autoshard.constraints import Constraints, Leaves, resolve
 from autoshard.costs import MeshModel
 from autoshard.emit import emit
-from autoshard.errors import InputError, PlanMismatchError, raise_all
+from autoshard.errors import InputError, OptionError, PlanMismatchError, did_you_mean, raise_all
 from autoshard.hardware import mesh_model
 from autoshard.hosts import check_agreement, spans_processes
 from autoshard.plan import Binding, Leaf, Plan, spec_of
@@ -117,6 +117,7 @@ def autoshard(
     strict: bool = False,
     plan: Plan | str | os.PathLike[str] | None = None,
     constraints: Constraints | None = None,
+    **misspelt: Any,
 ) -> Autosharded[P, R] | Callable[[Callable[P, R]], Autosharded[P, R]]:
     """Shard a function over a mesh as well as a cost model and an integer program can.
 
@@ -141,6 +142,7 @@ def autoshard(
         plan: A plan made before, or the path of a saved one. It is refused if it is for another program or mesh, or
             contradicts ``in_shardings``, ``out_shardings``, ``constraints`` or ``memory_budget``.
         constraints: What else the plan has to keep to; see `Constraints`.
+        **misspelt: No option: an error that names the nearest one.
 
     Returns:
         A callable with the signature of ``fn`` and the methods of `Autosharded`.
@@ -157,6 +159,7 @@ def autoshard(
         >>> plan.solver.status
         'optimal'
     """
+    raise_all(OptionError, "autoshard has no such option:", [_misspelt(name) for name in misspelt])
     options = Options.checked(
         in_shardings=in_shardings,
         out_shardings=out_shardings,
@@ -175,6 +178,10 @@ def autoshard(
     if fn is None:
         return lambda function: Autosharded(function, mesh, options)
     return Autosharded(fn, mesh, options)
+
+
+def _misspelt(name: str) -> str:
+    return f"{name!r}" + did_you_mean(name, Options.model_fields)
 
 
 @dataclass(frozen=True, slots=True)

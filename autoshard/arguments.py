@@ -121,7 +121,8 @@ def flat_fixed(prefix: Any, tree: Any, names: Sequence[str], mesh: Mesh | Abstra
     try:
         broadcast = jax.tree.broadcast(prefix, tree, is_leaf=_is_leaf)
     except ValueError as error:
-        raise SpecError(f"{what} must be a prefix of the tree that it is for: {error}") from error
+        apart = list(_prefix_faults(prefix, tree, what)) or [str(error)]
+        raise_all(SpecError, f"{what} must be a prefix of the tree that it is for:", apart)
     leaves = jax.tree.leaves(broadcast, is_leaf=_is_leaf)
     shapes = [tuple(leaf.shape) for leaf in jax.tree.leaves(tree)]
     faults: list[str] = []
@@ -135,6 +136,37 @@ def flat_fixed(prefix: Any, tree: Any, names: Sequence[str], mesh: Mesh | Abstra
             fixed[number] = fixed_dims(leaf, len(shape))
     raise_all(SpecError, f"{what} does not fit:", faults)
     return {number: dims for number, dims in fixed.items() if dims != (None,) * len(dims) or not dims}
+
+
+def _prefix_faults(prefix: Any, tree: Any, where: str) -> Iterable[str]:
+    """Where a tree of shardings parts from the tree that it is for."""
+    if _is_leaf(prefix):
+        return
+    wanted, given = _children(tree), _children(prefix)
+    if type(prefix) is not type(tree) or wanted is None or given is None:
+        expected = "a single array" if wanted is None else f"a {type(tree).__name__}"
+        yield (
+            f"{where} is a {type(prefix).__name__}, what it is for is {expected}; a PartitionSpec, a NamedSharding or "
+            "None stands for all below"
+        )
+        return
+    missing, extra = [key for key in wanted if key not in given], [key for key in given if key not in wanted]
+    if missing or extra:
+        counts = f"{len(given)} entries for {len(wanted)}"
+        lacks = f", lacks {', '.join(missing)}" if missing else ""
+        surplus = f", has {', '.join(extra)} besides" if extra else ""
+        yield f"{where} has {counts}{lacks}{surplus}; None leaves an entry free"
+        return
+    for key, child in given.items():
+        yield from _prefix_faults(child, wanted[key], where + key)
+
+
+def _children(node: Any) -> dict[str, Any] | None:
+    """The children of a tree's node by printed key; None for a leaf."""
+    found = jax.tree_util.tree_leaves_with_path(node, is_leaf=lambda below: below is not node)
+    if any(not path for path, _ in found):
+        return None
+    return {jax.tree_util.keystr(path): child for path, child in found}
 
 
 def flat_memory(prefix: Any, tree: Any, own: Sequence[str | None]) -> tuple[str | None, ...]:

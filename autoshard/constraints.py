@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import pydantic
 
-from autoshard.errors import OptionError, SpecError, raise_all
+from autoshard.errors import OptionError, SpecError, did_you_mean, raise_all
 from autoshard.placing import is_below
 from autoshard.shardings import Fixed, Within
 
@@ -45,6 +44,16 @@ class Constraints(pydantic.BaseModel):
     reserved_axes: Mapping[str, tuple[str, ...]] = pydantic.Field(default_factory=dict)
     same_as: Mapping[str, str] = pydantic.Field(default_factory=dict)
     in_code: Literal["keep", "reopen"] = "keep"
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _known_names(cls, given: Any) -> Any:
+        unknown = [name for name in given if name not in cls.model_fields] if isinstance(given, Mapping) else []
+        if unknown:
+            raise ValueError(
+                "; ".join(f"{name!r} is not a constraint{did_you_mean(name, cls.model_fields)}" for name in unknown)
+            )
+        return given
 
     @pydantic.field_validator("only_axes", "reserved_axes", mode="before")
     @classmethod
@@ -124,17 +133,6 @@ def _unknown(constraints: Constraints, names: Sequence[str], mesh_axes: Sequence
     for option, axis in axes:
         if axis not in mesh_axes:
             yield f"{option}: axis {axis!r} is not in the mesh, which has {', '.join(map(repr, mesh_axes))}"
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """``; did you mean 'h100-sxm'?``, or nothing if no known word is near.
-
-    Example:
-        >>> did_you_mean("donate_argnum", ["donate_argnums", "static_argnums"])
-        "; did you mean 'donate_argnums'?"
-    """
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def _narrowed(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.extend.source_info_util as source_info_util
@@ -26,6 +26,10 @@ from autoshard.plan import Decision, Leaf, Plan, SpecDims, spec_of
 from autoshard.shardings import DEVICE_MEMORY, partition_spec
 
 Key = tuple[Path, int, str]
+T = TypeVar("T")
+
+SCOPE = "autoshard"
+"""Name scope of the constraints that a plan adds, in HLO and profiles, below the scopes of the user's line."""
 
 
 @dataclass(slots=True)
@@ -57,13 +61,17 @@ def emit(plan: Plan, jaxpr: core.ClosedJaxpr, mesh: Mesh | AbstractMesh) -> Call
         A function from flat arguments to flat results, to be jitted with the plan's shardings.
     """
     decisions = {(d.path, d.slot, d.primitive): d for d in plan.decisions}
+    makers = {id(var): eqn for eqn in jaxpr.jaxpr.eqns for var in eqn.outvars}
 
     def emitted(*arguments: Any) -> list[Any]:
         emitter = _Emitter(decisions, mesh)
         present = [emitter.on_device(a, leaf) for a, leaf in zip(arguments, plan.arguments)]
         held = [emitter.source(("argument", k), a) for k, a in enumerate(present)]
         outs = emitter.walk(jaxpr, held, ())
-        return [emitter.result(out, leaf) for out, leaf in zip(outs, plan.results)]
+        return [
+            _under(makers.get(id(var)), emitter.result, out, leaf)
+            for var, out, leaf in zip(jaxpr.jaxpr.outvars, outs, plan.results)
+        ]
 
     emitted.__name__ = plan.function
     return emitted
@@ -80,7 +88,8 @@ class _Emitter:
         """One ``with_sharding_constraint``; nothing for scalars, keys and tokens."""
         if not dims:
             return array
-        return jax.lax.with_sharding_constraint(array, NamedSharding(self.mesh, partition_spec(spec_of(dims))))
+        with jax.named_scope(SCOPE):
+            return jax.lax.with_sharding_constraint(array, NamedSharding(self.mesh, partition_spec(spec_of(dims))))
 
     def region_mesh(self) -> Mesh | AbstractMesh:
         """The mesh for a per-shard region: that of the context in which the program was traced, if there was one."""
@@ -149,10 +158,9 @@ class _Emitter:
             return _constant(atom.val) if isinstance(atom, core.Literal) else env[atom]
 
         for position, eqn in enumerate(jaxpr.eqns):
-            stack = source_info_util.current_name_stack() + eqn.source_info.name_stack
-            with source_info_util.user_context(eqn.source_info.traceback, name_stack=stack), eqn.ctx.manager:
-                handler = _HANDLERS.get(eqn.primitive.name, _Emitter.plain)
-                env.update(zip(eqn.outvars, handler(self, eqn, [read(v) for v in eqn.invars], (*path, position))))
+            handler = _HANDLERS.get(eqn.primitive.name, _Emitter.plain)
+            args = [read(v) for v in eqn.invars]
+            env.update(zip(eqn.outvars, _under(eqn, handler, self, eqn, args, (*path, position))))
         return [read(v) for v in jaxpr.outvars]
 
     def plain(self, eqn: core.JaxprEqn, args: list[Held], path: Path) -> list[Held]:
@@ -337,6 +345,15 @@ class _Emitter:
             return [out.array for out in outs]
 
         return _retrace(walked, [v.aval for v in body.jaxpr.invars]), outs
+
+
+def _under(eqn: core.JaxprEqn | None, work: Callable[..., T], *args: Any) -> T:
+    """Work done under the source line, the name scopes and the context of an equation of the user's."""
+    if eqn is None:
+        return work(*args)
+    stack = source_info_util.current_name_stack() + eqn.source_info.name_stack
+    with source_info_util.user_context(eqn.source_info.traceback, name_stack=stack), eqn.ctx.manager:
+        return work(*args)
 
 
 def _constant(value: Any) -> Held:

@@ -19,7 +19,8 @@ Validation collects all faults of one call and raises once, one line a fault.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Iterable, Sequence
 
 
 class AutoshardError(Exception):
@@ -60,6 +61,17 @@ class SolverError(PlanningError):
 
 class PlanMismatchError(AutoshardError):
     """A saved plan does not belong to this program, mesh or options."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """``; did you mean 'h100-sxm'?``, or nothing if no known word is near.
+
+    Example:
+        >>> did_you_mean("donate_argnum", ["donate_argnums", "static_argnums"])
+        "; did you mean 'donate_argnums'?"
+    """
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def raise_all(kind: type[AutoshardError], headline: str, faults: Sequence[str]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from jax.sharding import AbstractMesh, Mesh
 
 from autoshard.costs import PRESET_NAMES, MeshModel
-from autoshard.errors import MeshError, OptionError
+from autoshard.errors import MeshError, OptionError, did_you_mean
 
 DEVICE_KINDS: Mapping[str, str] = {
     "cpu": "cpu-virtual",
@@ -47,7 +47,8 @@ def mesh_model(mesh: Mesh | AbstractMesh, hardware: str | MeshModel | None) -> M
     name = hardware if hardware is not None else _preset_of(mesh)
     if name not in PRESET_NAMES:
         raise OptionError(
-            f"hardware={name!r} is not a preset; known are {', '.join(PRESET_NAMES)}, or pass a MeshModel"
+            f"hardware={name!r} is not a preset{did_you_mean(name, PRESET_NAMES)}; known are "
+            f"{', '.join(PRESET_NAMES)}, or pass a MeshModel"
         )
     return MeshModel.preset(name, sizes)
 

@@ -6,7 +6,6 @@ was restored to matches the dataclass that it was saved from.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +15,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding
 
-from autoshard.errors import InputError, SpecError, raise_all
+from autoshard.errors import InputError, SpecError, did_you_mean, raise_all
 
 RESULT = "result"
 """Root of the results' paths."""
@@ -203,9 +202,8 @@ def at_path(places: Sequence[Place], trees: Sequence[Any], path: str) -> Any:
         found = _subtree(tree, path.removeprefix(root[0])) if root and path.startswith(root[0]) else []
         if found:
             return found[0]
-    near = difflib.get_close_matches(path, [place.name for place in places], n=1, cutoff=0.5)
     known = ", ".join(dict.fromkeys(place.root for place in places))
-    hint = f"; did you mean {near[0]!r}?" if near else f"; its arguments and results are {known}"
+    hint = did_you_mean(path, [place.name for place in places]) or f"; its arguments and results are {known}"
     raise InputError(f"the plan has nothing at {path!r}{hint}")
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import logging
+import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -16,6 +19,7 @@ from jax.sharding import PartitionSpec as P
 
 from autoshard import Plan, autoshard
 from autoshard.costs import MeshModel
+from autoshard.emit import SCOPE
 from autoshard.errors import (
     InfeasibleError,
     InputError,
@@ -25,6 +29,7 @@ from autoshard.errors import (
     SpecError,
     UnsupportedError,
 )
+from autoshard.hlo import collectives
 
 AUTO = (jax.sharding.AxisType.Auto,) * 2
 BYTES = MeshModel.uniform({"x": 4, "y": 2}, bytes_per_s=1e9, latency_s=0.0)
@@ -77,9 +82,24 @@ class TestRefusals:
         with pytest.raises(SpecError, match=r"result, dimension 0: axis 'x' is used twice|used twice"):
             autoshard(product, mesh, out_shardings=P(("x", "x"))).plan(W, X)
 
-    def test_shardings_that_are_no_prefix(self, mesh: Mesh) -> None:
-        with pytest.raises(SpecError, match="in_shardings must be a prefix of the tree"):
-            autoshard(product, mesh, in_shardings=(P(), P(), P())).plan(W, X)
+    @pytest.mark.parametrize(
+        ("shardings", "fault"),
+        [
+            ((P(), P(), P()), "in_shardings has 3 entries for 2, has [2] besides; None leaves an entry free"),
+            ({"w": P()}, "in_shardings is a dict, what it is for is a tuple; a PartitionSpec, "),
+            (({"w": P()}, P()), "in_shardings[0] has 1 entries for 2, lacks ['b']; None leaves an entry free"),
+            (({"w": P(), "c": P()}, P()), "in_shardings[0] has 2 entries for 2, lacks ['b'], has ['c'] besides"),
+            (({"w": P(), "b": (P(), P())}, P()), "in_shardings[0]['b'] is a tuple, what it is for is a list"),
+            ((P(), [P()]), "in_shardings[1] is a list, what it is for is a single array"),
+        ],
+    )
+    def test_shardings_that_are_no_prefix(self, mesh: Mesh, shardings: Any, fault: str) -> None:
+        step = autoshard(lambda p, x: x @ p["w"] + p["b"][0], mesh, in_shardings=shardings)
+        with pytest.raises(SpecError) as caught:
+            step.plan({"w": W, "b": [W[0], W[0]]}, X)
+        head, found = str(caught.value).splitlines()
+        assert head == "in_shardings must be a prefix of the tree that it is for:"
+        assert found.strip().startswith(fault)
 
     def test_impossible_budget(self, mesh: Mesh) -> None:
         with pytest.raises(
@@ -101,6 +121,9 @@ class TestRefusals:
             ({"on_failure": "ignore"}, "on_failure: Input should be 'raise' or 'replicate'"),
             ({"time_limit_s": 0}, "time_limit_s: Input should be greater than 0"),
             ({"hardware": "abacus"}, "hardware='abacus' is not a preset; known are .*tpu-v5e"),
+            ({"hardware": "h1000-sxm"}, "hardware='h1000-sxm' is not a preset; did you mean 'h100-sxm'"),
+            ({"donate_argnum": 0}, "autoshard has no such option:\n  'donate_argnum'; did you mean 'donate_argnums'"),
+            ({"constraints": {"only_axis": {}}}, "'only_axis' is not a constraint; did you mean 'only_axes'"),
         ],
     )
     def test_options(self, mesh: Mesh, option: dict[str, Any], match: str) -> None:
@@ -113,8 +136,10 @@ class TestRefusals:
             autoshard(product, mesh, hardware=other).plan(W, X)
 
     def test_errors_of_the_function_are_the_users(self, mesh: Mesh) -> None:
-        with pytest.raises(TypeError, match="dot_general"):
+        with pytest.raises(TypeError, match="dot_general") as caught:
             autoshard(product, mesh)(X, X)
+        frame = next(f for f in reversed(caught.traceback) if str(f.path) == __file__)
+        assert "jnp.tanh(x @ w)" in str(frame.statement), "the user's own line"
 
 
 class TestArguments:
@@ -233,6 +258,51 @@ class TestArguments:
         assert "planned for 4 different signatures" in caplog.text
         step.clear_cache()
         assert step(jnp.ones(8)).shape == (8,)
+
+
+class TestFirstCall:
+    def test_threads_plan_once(self, mesh: Mesh, caplog: pytest.LogCaptureFixture) -> None:
+        step = autoshard(product, mesh)
+        together = threading.Barrier(8)
+
+        def call(number: int) -> Any:
+            together.wait()
+            return step(W, X + number)
+
+        with caplog.at_level(logging.INFO, logger="autoshard"), ThreadPoolExecutor(8) as pool:
+            found = list(pool.map(call, range(8)))
+        for number, out in enumerate(found):
+            np.testing.assert_allclose(out, product(W, X + number), rtol=1e-5)
+        assert caplog.text.count("planned in") == 1
+
+    def test_threads_with_different_signatures(self, mesh: Mesh) -> None:
+        step = autoshard(product, mesh)
+        with ThreadPoolExecutor(8) as pool:
+            for n, out in zip((8, 16, 24, 32) * 4, pool.map(lambda n: step(W, X[:n]), (8, 16, 24, 32) * 4)):
+                np.testing.assert_allclose(out, product(W, X[:n]), rtol=1e-5)
+
+
+class TestNames:
+    def test_scopes_of_the_user_and_ours(self, mesh: Mesh) -> None:
+        def fn(w: Any, x: Any) -> Any:
+            with jax.named_scope("first_layer"):
+                x = jnp.tanh(x @ w)
+            return jax.lax.scan(body, x, None, length=3)[0]
+
+        def body(x: Any, _: Any) -> Any:
+            with jax.named_scope("inside_loop"):
+                return jnp.sin(x), None
+
+        step = autoshard(fn, mesh, in_shardings=(P("x", "y"), P("y", "x")), out_shardings=P("x", "y"))
+        w = jnp.ones((16, 16))
+        text = step.lower(w, X).compile().as_text()
+        assert re.search(r'first_layer/[^"]*dot_general', text) and re.search(r'while/[^"]*inside_loop/sin', text)
+        gathers = [line for line in text.splitlines() if re.search(r"= \S+ all-(gather|to-all)\(", line)]
+        assert gathers
+        assert all(f"/{SCOPE}/sharding_constraint" in line for line in gathers), "collectives say who asked for them"
+        assert any("first_layer/autoshard" in line for line in gathers)
+        sources = [collective.source for collective in collectives(text, dict(mesh.shape))]
+        assert sources and all("test_api.py" in source for source in sources), sources
 
 
 class TestFixedShardings:
