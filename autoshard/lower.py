@@ -203,6 +203,7 @@ class _Lowering:
     sets: list[StrategySet | None] = field(default_factory=list)
     nodes: list[int] = field(default_factory=list)
     open: frozenset[int] = frozenset()
+    uneven: dict[int, tuple[ShardingSpec, ...]] = field(default_factory=dict)
 
     def run(
         self, ties: dict[int, int], fixed_outputs: dict[int, Fixed], same_arguments: Sequence[tuple[int, int]]
@@ -214,6 +215,7 @@ class _Lowering:
             self._add_supplier(value)
         for position, op in enumerate(self.graph.ops):
             self._add_uses(position, op)
+        fixed_outputs = self._even_outputs() | fixed_outputs
         self._add_outputs(ties, fixed_outputs)
         off_chip = self._off_chip()
         problem = Problem(
@@ -241,8 +243,14 @@ class _Lowering:
             self.sets.append(None)
             self.nodes.append(-1)
             return
+        uneven = self._uneven(op)
         strategies = enumerate_strategies(
-            self._rule(op), op.equation.operands, op.equation.results, self.liveness.traffic(position), self.mesh
+            self._rule(op),
+            op.equation.operands,
+            op.equation.results,
+            self.liveness.traffic(position),
+            self.mesh,
+            uneven,
         )
         if op.fixed is not None:
             strategies = _filtered(strategies, op.fixed, op)
@@ -252,9 +260,33 @@ class _Lowering:
         node = self._node(f"{position}:{op.primitive}", costs)
         self.sets.append(strategies)
         self.nodes.append(node)
+        if uneven:
+            self._remember_uneven(op, strategies)
         scratch = scratch_bytes(op, strategies, self.mesh)
         if scratch is not None:
             self.temporaries.append(Usage(node, scratch[0], position + 1, scratch[1]))
+
+    def _uneven(self, op: Op) -> tuple[tuple[int, ShardingSpec], ...]:
+        """Operands that may come in a sharding that does not divide them: by the user's constraint, or from one."""
+        found = [(k, spec) for k, value in enumerate(op.operands) for spec in self.uneven.get(value, ())]
+        if op.primitive == "sharding_constraint" and op.fixed is not None:
+            spec = ShardingSpec.of(*(dim or () for dim in op.fixed))
+            if not spec.divides(op.equation.results[0].shape, self.mesh):
+                found.append((0, spec))
+        return tuple(found)
+
+    def _even_outputs(self) -> dict[int, Fixed]:
+        """Outputs that may come out uneven: any sharding will do that divides them, since JAX returns no other."""
+        facts = {
+            output: self.graph.values[value].facts
+            for output, value in enumerate(self.graph.outputs)
+            if value in self.uneven
+        }
+        return {output: (None,) * len(tensor.shape) for output, tensor in facts.items()}
+
+    def _remember_uneven(self, op: Op, strategies: StrategySet) -> None:
+        for value, facts, column in zip(op.results, op.equation.results, strategies.results):
+            self.uneven[value] = tuple(spec for spec in column.specs if not spec.divides(facts.shape, self.mesh))
 
     def _rule(self, op: Op) -> OpRule:
         """The rule, with partial sums where they may arrive or be left."""

@@ -126,6 +126,7 @@ def enumerate_strategies(
     results: tuple[TensorFacts, ...],
     traffic: tuple[bool, ...],
     mesh: MeshModel,
+    uneven: tuple[tuple[int, ShardingSpec], ...] = (),
 ) -> StrategySet:
     """All strategies of an operation on a mesh, without those that another one beats with the same shardings.
 
@@ -137,6 +138,8 @@ def enumerate_strategies(
         results: Shapes and types of the results.
         traffic: Per operand, then per result, whether it is read from or written to device memory here.
         mesh: The mesh model.
+        uneven: Operands that come in a sharding that does not divide them, and that sharding. Where XLA works on padded
+            shards as they are, the operation may keep it; no other strategy is uneven.
 
     Returns:
         The strategies with their costs for one execution.
@@ -153,7 +156,30 @@ def enumerate_strategies(
         rival = best.get(key)
         if rival is None or strategy.seconds < rival.seconds:
             best[key] = strategy
+    for operand, spec in uneven:
+        kept = _keeping(rule, operand, spec)
+        strategy = pricing.strategy(kept, (), (), ()) if kept is not None else None
+        if strategy is not None:
+            best.setdefault(strategy.operands + strategy.results, strategy)
     return _as_set(list(best.values()))
+
+
+def _keeping(rule: OpRule, operand: int, spec: ShardingSpec) -> tuple[Axes, ...] | None:
+    """The assignment that keeps an operand's uneven sharding.
+
+    None unless the operation only maps or renames elements, along factors that are alone in their dimensions: a padded
+    shard of the operand is then a padded shard of the result.
+    """
+    if not (rule.fusible or rule.aliases):
+        return None
+    entries = [entry for dims in (*rule.operands, *rule.results) for entry in dims]
+    axes_of: dict[int, Axes] = {}
+    for entry, axes in zip(rule.operands[operand], spec.dims):
+        if axes and (len(entry) != 1 or any(entry[0] in other and len(other) > 1 for other in entries)):
+            return None
+        if axes:
+            axes_of[entry[0]] = axes
+    return tuple(axes_of.get(f, ()) for f in range(len(rule.factors)))
 
 
 def _as_set(strategies: Sequence[Strategy]) -> StrategySet:
@@ -370,7 +396,7 @@ class _Pricing:
                 if not (is_result and factor.combine in REDUCTIONS):
                     axes += mine
                 parts = self._parts(mine)
-                if not is_result and extent // parts < factor.least and mine:
+                if not is_result and -(-extent // parts) < factor.least and mine:
                     return None
                 complete = complete and parts == factor.size
             entries.append(axes)

@@ -45,6 +45,7 @@ class Case:
         rejected: What it must not come to.
         tiles: Into how many parts values are split, and, if not 0, over how many dimensions.
         reshards: How many moves there may be.
+        silent: It communicates nothing.
         options: Keywords of `autoshard`.
     """
 
@@ -59,6 +60,7 @@ class Case:
     accepted: Sequence[Mapping[int | str, Dims]] = ()
     tiles: Mapping[int | str, tuple[int, int]] = field(default_factory=dict)
     reshards: int | None = None
+    silent: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def plan(self) -> Plan:
@@ -201,16 +203,19 @@ def _same(*arrays: Any) -> Any:
 def _cases() -> list[Case]:
     return [
         *(
-            Case(id=f"st-00{name}", tier="should", fn=jnp.dot, args=PRODUCT, mesh=mesh, beta=beta, tiles={"out": tiles})
+            Case(
+                id=f"st-00{name}", tier="should", fn=jnp.dot, args=PRODUCT, mesh=mesh, beta=beta, tiles={"out": tiles},
+                silent=True,
+            )
             for name, mesh, beta, tiles in (
                 ("1a", (4,), (1.0,), (4, 1)),
                 ("1b", (8,), (1.0,), (8, 1)),
-                ("2a", (2, 2), CHEAP, (4, 2)),
+                ("2a", (2, 2), CHEAP, (4, 0)),
                 ("2b", (1, 4), CHEAP, (4, 1)),
                 ("2c", (4, 1), CHEAP, (4, 1)),
                 ("3c", (4, 1), NEAR, (4, 1)),
-                ("5b", (2, 1, 2), (1.0, 1.0, 1.0), (4, 2)),
-                ("5c", (2, 2, 1), (1.0, 1.0, 1.0), (4, 2)),
+                ("5b", (2, 1, 2), (1.0, 1.0, 1.0), (4, 0)),
+                ("5c", (2, 2, 1), (1.0, 1.0, 1.0), (4, 0)),
             )
         ),
         *(
@@ -223,12 +228,6 @@ def _cases() -> list[Case]:
                 ("6c", (1, 4, 2), (0.01, 0.5, 1.0), 8),
                 ("7", (2, 2), CHEAP, 4),
             )
-        ),
-        Case(
-            id="st-012", tier="must",
-            fn=lambda a, b: jnp.dot(a, b.astype(jnp.bfloat16)),
-            args=(typed("bfloat16", 4, 68096), typed("int8", 68096, 8512)), mesh=(16, 8), beta=NEAR,
-            fixed={0: ("", ""), 1: ("", "a")}, fixed_result=("", "ab"), reshards=1,
         ),
         Case(
             id="st-014", tier="should", fn=lambda x: _sliced(_held(("ab", ""))(x)), args=(f32(512, 3084),),
@@ -265,16 +264,11 @@ def _cases() -> list[Case]:
         ),
         Case(
             id="st-034", tier="should", fn=contracted(0, 1), args=TWO, mesh=(2, 2), beta=CHEAP,
-            accepted=[{0: ("", "", p), 1: ("", "", q), "out": (p, q)} for p, q in ("ab", "ba")],
+            tiles={"out": (4, 0)}, silent=True,
         ),
         Case(
             id="st-035", tier="should", fn=lambda p, q, r: (p @ q) @ r, args=(f32(64, 64), f32(64, 128), f32(128, 64)),
-            mesh=(2, 2), beta=CHEAP,
-            accepted=[
-                {0: ("b", ""), 1: ("", "a"), 2: third, "out": result}
-                for third in (("a", ""), ("", "a"))
-                for result in (("b", ""), ("b", "a"))
-            ],
+            mesh=(2, 2), beta=CHEAP, tiles={"out": (4, 0)}, silent=True,
         ),
         Case(
             id="st-038", tier="must", fn=lambda a, b: jnp.copy(_held(("a", "b"))(contracted(0, 1)(a, b))), args=TWO,
@@ -413,6 +407,7 @@ def test_strategies_are_those_of_a_sane_planner(case: Case) -> None:
         sizes = {axis.name: axis.size for axis in plan.mesh.axes}
         assert math.prod(sizes[axis] for entry in dims for axis in entry) == parts, dims
         assert not dimensions or sum(bool(entry) for entry in dims) == dimensions, dims
+    assert not case.silent or plan.predicted.wire_bytes == 0
     if case.reshards is not None:
         assert moves(plan) <= case.reshards
     if "donate_argnums" in case.options:
