@@ -15,7 +15,7 @@ from autoshard.constraints import Constraints
 from autoshard.costs import MeshModel
 from autoshard.errors import OptionError, SpecError, raise_all
 from autoshard.plan import Plan
-from autoshard.shardings import Fixed, fixed_dims, foreign_memory
+from autoshard.shardings import Fixed, fixed_dims, foreign_memory, without_axes_of_one
 
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 _UNITS |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
@@ -125,6 +125,7 @@ def flat_fixed(prefix: Any, tree: Any, names: Sequence[str], mesh: Mesh | Abstra
         raise_all(SpecError, f"{what} must be a prefix of the tree that it is for:", apart)
     leaves = jax.tree.leaves(broadcast, is_leaf=_is_leaf)
     shapes = [tuple(leaf.shape) for leaf in jax.tree.leaves(tree)]
+    sizes = dict(zip(mesh.axis_names, mesh.axis_sizes))
     faults: list[str] = []
     fixed: dict[int, Fixed] = {}
     for number, (leaf, shape, name) in enumerate(zip(leaves, shapes, names)):
@@ -133,7 +134,7 @@ def flat_fixed(prefix: Any, tree: Any, names: Sequence[str], mesh: Mesh | Abstra
         found = list(spec_faults(leaf, shape, mesh))
         faults += [f"{what}: {name}{fault}" for fault in found]
         if not found:
-            fixed[number] = fixed_dims(leaf, len(shape))
+            fixed[number] = without_axes_of_one(fixed_dims(leaf, len(shape)), sizes)
     raise_all(SpecError, f"{what} does not fit:", faults)
     return {number: dims for number, dims in fixed.items() if dims != (None,) * len(dims) or not dims}
 

@@ -20,7 +20,7 @@ from autoshard.liveness import Liveness
 from autoshard.lower import Lowered, least_live, lower
 from autoshard.plan import PLAN_VERSION, Leaf, Plan, SolverSummary, Totals
 from autoshard.rules.base import called_name
-from autoshard.shardings import Fixed
+from autoshard.shardings import Fixed, without_axes_of_one
 from autoshard.solver import Progress, Solution, Status, solve
 from autoshard.tables import nbytes_text
 from autoshard.trace import Program, build_graph
@@ -154,9 +154,12 @@ def _unruled(graph: Graph) -> tuple[str, ...]:
 def planned_graph(program: Program, options: PlanningOptions) -> Graph:
     """The graph of a program with what the caller fixed of arguments, and in the code unless that is reopened."""
     graph = build_graph(program)
-    if options.reopen:
-        ops = tuple(replace(op, fixed=None) for op in graph.ops)
-        graph = Graph(graph.values, ops, graph.arguments, graph.outputs, graph.unruled)
+    sizes = dict(options.mesh.sizes)
+    ops = tuple(
+        op if op.fixed is None else replace(op, fixed=None if options.reopen else without_axes_of_one(op.fixed, sizes))
+        for op in graph.ops
+    )
+    graph = Graph(graph.values, ops, graph.arguments, graph.outputs, graph.unruled)
     return fix_arguments(graph, options.fixed_arguments)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,6 +50,13 @@ def fixed_dims(sharding: Any, rank: int, unconstrained: Iterable[int] = ()) -> t
     free = set(unconstrained)
     return tuple(
         None if i in free or entry is PartitionSpec.UNCONSTRAINED else _axes(entry) for i, entry in enumerate(entries)
+    )
+
+
+def without_axes_of_one(fixed: Fixed, sizes: Mapping[str, int]) -> Fixed:
+    """What is fixed without the axes of one device: a split over them is none."""
+    return tuple(
+        tuple(axis for axis in dim if sizes.get(axis) != 1) if isinstance(dim, tuple) else dim for dim in fixed
     )
 
 
