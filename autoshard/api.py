@@ -15,6 +15,7 @@ import jax
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
 from autoshard.arguments import Options, flat_fixed, flat_memory, parse_bytes
+from autoshard.baselines import price_baselines, price_fixed
 from autoshard.constraints import Constraints, Leaves, resolve
 from autoshard.costs import MeshModel
 from autoshard.emit import emit
@@ -22,7 +23,7 @@ from autoshard.errors import InputError, OptionError, PlanMismatchError, did_you
 from autoshard.hardware import mesh_model
 from autoshard.hosts import check_agreement, spans_processes
 from autoshard.plan import Binding, Leaf, Plan, spec_of
-from autoshard.planner import PlanningOptions, fed_back, fingerprint, make_plan, price_baselines
+from autoshard.planner import PlanningOptions, fed_back, fingerprint, make_plan
 from autoshard.progress import show_progress
 from autoshard.shardings import (
     DEVICE_MEMORY,
@@ -334,6 +335,9 @@ class Autosharded(Generic[P, R]):
                 jax.tree.structure(program.args_info),
                 out_tree,
                 price_baselines=lambda: price_baselines(program, planning),
+                price_fixed=lambda fixed: price_fixed(
+                    program, planning, flat_fixed(fixed, program.args_info[0], program.argument_names, mesh, "against")
+                ),
                 lower_on=lambda devices: _jitted(plan, program, devices, shapes, out_tree).lower(*shapes),
             )
         )

@@ -407,7 +407,7 @@ def _place(
             logger.info("%s: dimension %d of %s is not divisible by %d", name, d, leaf.shape, parts)
             continue
         return (*spec[:d], axes[0] if len(axes) == 1 else axes, *spec[d + 1 :])
-    logger.warning("%s: no free dimension of %s is divisible by %d; %s is not used", name, leaf.shape, parts, axes)
+    logger.info("%s: no free dimension of %s is divisible by %d; %s is not used", name, leaf.shape, parts, axes)
     return spec
 
 

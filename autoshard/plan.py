@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path as FilePath
@@ -416,18 +416,27 @@ class Plan(Model):
             assumed_trips=ASSUMED_WHILE_TRIPS,
         )
 
-    def report(self, *, baselines: bool = True) -> Report:
+    def report(self, *, baselines: bool = True, against: Mapping[str, Any] | None = None) -> Report:
         """What the plan costs and why: print it, show it in a notebook, or take its fields.
 
         Args:
-            baselines: Price "replicated" and "data parallel" beside the plan (solves a smaller problem, once).
+            baselines: Price "replicated", "data parallel" and "fully sharded" beside the plan (solves two smaller
+                problems, once).
+            against: More plans to set beside it, by the name of their column: shardings of the arguments, as
+                ``in_shardings`` of `autoshard` takes them; what happens in between is optimised. Those of
+                `infer_sharding` make it a comparison with a rule.
 
         Returns:
             The report.
+
+        Raises:
+            SpecError: Shardings in ``against`` do not fit the arguments.
         """
         from autoshard.report import build_report
 
-        return build_report(self, baselines=self._baselines() if baselines else {})
+        columns = self._baselines() if baselines else {}
+        own = {name: self._bound().price_fixed(shardings) for name, shardings in (against or {}).items()}
+        return build_report(self, baselines={**columns, **own})
 
     def _repr_html_(self) -> str:
         return self.report(baselines=False)._repr_html_()
@@ -506,6 +515,7 @@ class Binding:
         in_tree: Tree of ``(args, kwargs)``.
         out_tree: Tree of the results.
         price_baselines: Prices what the plan is compared with.
+        price_fixed: Prices the best plan with given shardings of the arguments.
         lower_on: Lowers the planned function for the devices of a mesh.
     """
 
@@ -513,6 +523,7 @@ class Binding:
     in_tree: Any
     out_tree: Any
     price_baselines: Callable[[], dict[str, Totals]]
+    price_fixed: Callable[[Any], Totals]
     lower_on: Callable[[Mesh | AbstractMesh], jax.stages.Lowered]
 
     @cached_property

@@ -18,7 +18,7 @@ from autoshard.errors import InfeasibleError, SolverError, UnsupportedError
 from autoshard.graph import ASSUMED_WHILE_TRIPS, Graph
 from autoshard.liveness import Liveness
 from autoshard.lower import Lowered, least_live, lower
-from autoshard.plan import PLAN_VERSION, Leaf, Plan, SolverSummary, Totals
+from autoshard.plan import PLAN_VERSION, Leaf, Plan, SolverSummary
 from autoshard.rules.base import called_name
 from autoshard.shardings import Fixed, without_axes_of_one
 from autoshard.solver import Progress, Solution, Status, solve
@@ -86,11 +86,11 @@ def make_plan(program: Program, options: PlanningOptions) -> Plan:
         raise UnsupportedError(
             "no sharding rule for:\n  " + "\n  ".join(unruled) + "\nregister one, or plan without strict=True"
         )
-    lowered = _lower(program, graph, options, 1 - MEMORY_HEADROOM)
+    lowered = lower_program(program, graph, options, 1 - MEMORY_HEADROOM)
     built = time.monotonic()
     solution = _solve(lowered, options)
     if solution.status is Status.INFEASIBLE and options.budget_bytes is not None:
-        lowered = _lower(program, graph, options, 1.0)
+        lowered = lower_program(program, graph, options, 1.0)
         solution = _solve(lowered, options)
     if not solution.choice and lowered.problem.costs:
         solution = _without_solution(solution, lowered, options)
@@ -117,7 +117,8 @@ MEMORY_HEADROOM = 0.1
 model's error against XLA's `memory_analysis` is about as large. Where nothing fits otherwise, all of it is used."""
 
 
-def _lower(program: Program, graph: Graph, options: PlanningOptions, usable: float = 1.0) -> Lowered:
+def lower_program(program: Program, graph: Graph, options: PlanningOptions, usable: float = 1.0) -> Lowered:
+    """The optimisation problem of a program's graph, within a fraction of the memory budget."""
     budget = None if options.budget_bytes is None else usable * options.budget_bytes
     liveness = Liveness(graph, program.donated, options.mesh.platform)
     return lower(
@@ -319,44 +320,6 @@ def fingerprint(program: Program, mesh: MeshModel) -> str:
     text = re.sub(r"\bat 0x[0-9a-f]+", "", str(program.jaxpr))
     parts = [text, repr(program.donated), repr([(a, mesh.size(a)) for a in mesh.axis_names])]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
-
-
-def price_baselines(program: Program, options: PlanningOptions) -> dict[str, Totals]:
-    """Totals of plans that a person would try first, by the same model.
-
-    "replicated" runs everything on every device. "data parallel" splits the leading dimension of the arguments that
-    are not fed back over the whole mesh and replicates those that are; what happens in between is optimised.
-    """
-    free = replace(
-        options, budget_bytes=None, fixed_arguments={}, fixed_outputs={}, same_arguments=(), on_failure="replicate",
-        on_progress=None,
-    )  # fmt: skip
-    graph = planned_graph(program, free)
-    replicated = _lower(program, graph, free)
-    nothing = tuple(0 for _ in replicated.problem.costs)
-    names = (program.argument_names, program.output_names, program.donated)
-    found = {"replicated": decode(replicated, nothing, *names).totals}
-    fixed = data_parallel(program, options)
-    if fixed is not None:
-        lowered = _lower(program, fix_arguments(graph, fixed), free)
-        solution = solve(lowered.problem, time_limit_s=options.time_limit_s)
-        if solution.choice:
-            found["data parallel"] = decode(lowered, solution.choice, *names).totals
-    return found
-
-
-def data_parallel(program: Program, options: PlanningOptions) -> dict[int, Fixed] | None:
-    """Arguments as data parallelism has them; None if no argument's leading dimension divides by the mesh."""
-    fed_back = set(options.ties.values())
-    axes = options.mesh.axis_names
-    fixed: dict[int, Fixed] = {}
-    split = False
-    for number, var in enumerate(program.jaxpr.jaxpr.invars):
-        shape = tuple(getattr(var.aval, "shape", ()))
-        batch = number not in fed_back and bool(shape) and shape[0] % options.mesh.num_devices == 0
-        split |= batch
-        fixed[number] = tuple(axes if batch and d == 0 else () for d in range(len(shape)))
-    return fixed if split else None
 
 
 def fed_back(program: Program) -> dict[int, int]:

@@ -20,6 +20,8 @@ BASELINES = {
     "replicated": "everything on every device",
     "data parallel": "the arguments that are not fed back split by their leading dimension, the others whole; what "
     "happens in between is optimised",
+    "fully sharded": "what is fed back split over the whole mesh, too, each array along the dimension that "
+    "fsdp_sharding chooses",
 }
 """What each baseline is, in the words of the report."""
 

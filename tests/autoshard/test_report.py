@@ -276,7 +276,9 @@ def test_html_is_well_formed_and_hides_nothing_of_the_program_in_tags(told: Plan
 
 def test_a_plan_reports_with_its_baselines(trained_plan: Plan) -> None:
     report = trained_plan.report()
-    assert list(report.baselines) == ["replicated", "data parallel"]
+    assert list(report.baselines) == ["replicated", "data parallel", "fully sharded"]
+    held = [totals.peak_memory_bytes for totals in report.baselines.values()]
+    assert held[2] < held[1] < held[0]
     assert report.baselines["replicated"].wire_bytes == 0
     assert report.baselines["replicated"].flops > 4 * report.totals.flops
     assert trained_plan.report(baselines=False).baselines == {}
