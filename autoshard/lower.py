@@ -270,7 +270,7 @@ class _Lowering:
         """Operands that may come in a sharding that does not divide them: by the user's constraint, or from one."""
         found = [(k, spec) for k, value in enumerate(op.operands) for spec in self.uneven.get(value, ())]
         if op.primitive == "sharding_constraint" and op.fixed is not None:
-            spec = ShardingSpec.of(*(dim or () for dim in op.fixed))
+            spec = ShardingSpec.of(*(dim if isinstance(dim, tuple) else () for dim in op.fixed))
             if not spec.divides(op.equation.results[0].shape, self.mesh):
                 found.append((0, spec))
         return tuple(found)
