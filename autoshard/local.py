@@ -245,8 +245,10 @@ def _gather(at: Region, shards: Sequence[Any]) -> list[Any]:
 
 
 def _wide(indices: Any) -> Any:
-    """Indices that can hold the extent of any dimension."""
-    return indices if indices.dtype.itemsize >= 4 else indices.astype(jnp.int32)
+    """Signed indices that can hold the extent of any dimension; what is out of bounds above stays so."""
+    if jnp.issubdtype(indices.dtype, jnp.signedinteger):
+        return indices if indices.dtype.itemsize >= 4 else indices.astype(jnp.int32)
+    return jnp.minimum(indices, jnp.iinfo(jnp.int32).max).astype(jnp.int32)
 
 
 def _fill_value(value: Any, dtype: Any) -> Any:

@@ -262,6 +262,7 @@ CASES = (
         args=lambda: [normal(0, 4, 16, 64), *(0.1 * normal(k, n, 64, 32) for k, n in ((1, 8), (2, 1), (3, 1)))],
         mesh={"data": 2, "model": 4},
         ins={"h": P("data", None, None)},
+        everyday=False,
         expect=Expect(whole=(("wk", 0), ("wv", 0))),
     ),
     Case(
@@ -300,6 +301,7 @@ CASES = (
         args=lambda: [0.1 * normal(0, 6, 64, 128), 0.1 * normal(1, 6, 128, 64), normal(2, 256, 64)],
         ins={"w1": P(None, "x", "y"), "w2": P(None, "y", "x"), "h": P("x", None)},
         outs={0: P(None, "x", "y"), 1: P(None, "y", "x")},
+        everyday=False,
         expect=Expect(sent_max=786432, priced_min=6, whole=(("w1", 0), ("w2", 0)), result_parts={0: 8, 1: 8}),
     ),
     Case(

@@ -604,8 +604,8 @@ PLAIN: Makers = (
 REGIONS: Makers = (scan, scan_rows, repeat, until, branch, block, mapped)
 
 
-def random_program(seed: int) -> RandomProgram:
-    """The program of a seed."""
+def random_program(seed: int, steps: tuple[int, int] = (4, 12)) -> RandomProgram:
+    """The program of a seed, with at least and at most so many steps besides those inside of its regions."""
     rng = random.Random(seed)
     w = Writer(rng)
     sources = []
@@ -614,15 +614,15 @@ def random_program(seed: int) -> RandomProgram:
         name = w.argument(rng.choice(("float", "parameter")), shape)
         sources.append(name)
         w.add("source", shape, lambda f, name=name: (f.parameters if name in f.parameters else f.data)[name])
-    for _ in range(rng.randint(4, 12)):
+    for _ in range(rng.randint(*steps)):
         w.draw(REGIONS if rng.random() < 0.3 else PLAIN)
     count = len(w.shapes)
     kept = sorted({count - 1, *rng.sample(range(len(sources), count), min(2, count - len(sources)))})
-    steps = tuple(step for _, step in w.steps)
+    made = tuple(step for _, step in w.steps)
 
     def run(parameters: Any, data: Any) -> list[Any]:
         frame = Frame(parameters, data)
-        for step in steps:
+        for step in made:
             step(frame)
         return [frame.values[k] for k in kept]
 
