@@ -1,8 +1,8 @@
 """Five hundred random programs, planned, compiled and run on eight devices: do results and gradients stay the same?
 
-Programs nest loops, branches and rematerialised blocks, reshape, look up, update, sort and convert types; a third of the
-arguments come in shardings that the caller fixed; mesh and speed of links change from one to the next. Prints
-what is wrong, if anything is, then the mix of operations, the size of the programs, and how exact the predictions were.
+Programs nest loops, branches and rematerialised blocks, reshape, look up, update, sort and convert types; a third of
+the arguments come in shardings that the caller fixed; mesh and speed of links change from one to the next. Prints what
+is wrong, if anything is, then the mix of operations, the size of the programs, and how exact the predictions were.
 
     python benchmarks/random_programs.py [first] [last]
 """
@@ -22,11 +22,11 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-import jax  # noqa: E402
+import jax
 
-from autoshard.trace import build_graph, trace  # noqa: E402
-from tests.programs.outcomes import Outcome, run  # noqa: E402
-from tests.programs.random_programs import RandomProgram, random_program  # noqa: E402
+from autoshard.trace import build_graph, trace
+from tests.programs.outcomes import Outcome, run
+from tests.programs.random_programs import RandomProgram, random_program
 
 SHARE, FREE_BYTES = 0.05, 64
 """A prediction is exact if it is off by no more than this share of the compiled bytes, or by a few scalars."""
