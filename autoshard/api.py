@@ -19,7 +19,7 @@ from autoshard.baselines import price_baselines, price_fixed
 from autoshard.constraints import Constraints, Leaves, resolve
 from autoshard.costs import MeshModel
 from autoshard.emit import emit
-from autoshard.errors import InputError, OptionError, PlanMismatchError, did_you_mean, raise_all
+from autoshard.errors import CapturedValuesError, InputError, OptionError, PlanMismatchError, did_you_mean, raise_all
 from autoshard.hardware import mesh_model
 from autoshard.hosts import check_agreement, spans_processes
 from autoshard.plan import Binding, Leaf, Plan, spec_of
@@ -36,7 +36,7 @@ from autoshard.shardings import (
     planning_mesh,
 )
 from autoshard.tables import nbytes_text
-from autoshard.trace import Program, abstract, trace
+from autoshard.trace import Program, abstract, lift, trace
 
 logger: logging.Logger = logging.getLogger("autoshard")
 
@@ -181,6 +181,18 @@ def autoshard(
     return Autosharded(fn, mesh, options)
 
 
+def _context_mesh() -> Mesh | AbstractMesh:
+    """The mesh of `jax.set_mesh`; without its devices while something is traced."""
+    mesh: Mesh | AbstractMesh
+    try:
+        mesh = jax.sharding.get_mesh()
+    except ValueError:  # inside of a trace
+        mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty:
+        raise InputError("autoshard has no mesh: pass mesh=, or call the function inside jax.set_mesh(mesh)")
+    return mesh
+
+
 def _misspelt(name: str) -> str:
     return f"{name!r}" + did_you_mean(name, Options.model_fields)
 
@@ -262,9 +274,12 @@ class Autosharded(Generic[P, R]):
             self._last = None
 
     def _call_slowly(self, args: Any, kwargs: Any) -> Any:
-        planned, dynamic = self._planned(args, kwargs)
+        try:
+            planned, dynamic = self._planned(args, kwargs)
+        except CapturedValuesError:
+            return self._call_lifted(args, kwargs)
         self._agree(planned)
-        if self.mesh is not None and not kwargs and len(dynamic) == len(args):
+        if self._mesh() is self.mesh and not kwargs and len(dynamic) == len(args):
             self._last = planned.run
         try:
             return planned.run(*dynamic)
@@ -272,6 +287,24 @@ class Autosharded(Generic[P, R]):
             if not _is_misplaced(error):
                 raise
         return planned.run(*jax.device_put(dynamic, _dynamic_shardings(planned.plan, self._mesh())))
+
+    def _call_lifted(self, args: Any, kwargs: Any) -> Any:
+        """Inside of an enclosing trace: plan with the values that are used from there as an argument of their own."""
+        call, mesh = self._signature.call(args, kwargs, self._options), self._mesh()
+        static = sorted(call.static_numbers)
+        named = {k: v for k, v in call.kwargs.items() if k not in call.static_names}
+        fn = functools.partial(self._fn, **{k: call.kwargs[k] for k in call.static_names})
+        shapes = {k: jax.tree.map(abstract, v) for k, v in named.items()}
+        with jax.sharding.use_abstract_mesh(abstract_twin(mesh)):
+            lifted, captured = lift(fn, call.abstract_args, shapes, static)
+        lifted.__name__, lifted.__signature__ = self.__name__, self._signature.lifted(call)
+        rest = [a for i, a in enumerate(call.args) if i not in call.static_numbers]
+        shardings = self._options.in_shardings
+        if shardings is not None:
+            shardings = (None, *(shardings if isinstance(shardings, tuple) else [shardings] * len(rest)))
+        update = {"in_shardings": shardings, "static_argnums": (), "static_argnames": ()}
+        update |= {"donate_argnums": (), "donate_argnames": ()}  # nothing is given away inside of a trace
+        return Autosharded(lifted, mesh, self._options.model_copy(update=update))(captured, *rest, **named)
 
     def _agree(self, planned: _Planned) -> None:
         """Before a plan first runs on several processes: have they all made the same?"""
@@ -282,11 +315,11 @@ class Autosharded(Generic[P, R]):
             self._agreed.add(id(planned))
 
     def _mesh(self) -> Mesh | AbstractMesh:
-        if self.mesh is not None:
-            return self.mesh
-        mesh = jax.sharding.get_mesh()
-        if mesh.empty:
-            raise InputError("autoshard has no mesh: pass mesh=, or call the function inside jax.set_mesh(mesh)")
+        """The mesh to plan for; inside of another planned function, where all axes are Auto, its twin."""
+        mesh = self.mesh if self.mesh is not None else _context_mesh()
+        context = jax.sharding.get_abstract_mesh()
+        if has_explicit_axes(mesh) and context.axis_names == mesh.axis_names and not has_explicit_axes(context):
+            return planning_mesh(mesh)
         return mesh
 
     def _planned(self, args: Any, kwargs: Any) -> tuple[_Planned, tuple[Any, ...]]:
@@ -533,6 +566,7 @@ def _is_misplaced(error: ValueError) -> bool:
         "Received incompatible devices" in text
         or "does not match the sharding" in text
         or "incompatible shardings" in text
+        or "must match the mesh passed to shardings" in text
         or "Memory kinds passed to jax.jit does not match" in text
     )
 
@@ -593,6 +627,13 @@ class _Signature:
         numbers = self.static_positions(options)
         named = frozenset(self._static_names(options))
         return _Call(tuple(args), dict(kwargs), numbers & frozenset(range(len(args))), named & frozenset(kwargs))
+
+    def lifted(self, call: _Call) -> inspect.Signature:
+        """The signature with values of an enclosing trace in front, and without static arguments."""
+        kind = inspect.Parameter
+        names = [name for i, name in enumerate(self.names[: len(call.args)]) if i not in call.static_numbers]
+        positional = [kind(name, kind.POSITIONAL_ONLY) for name in ("captured_values", *names)]
+        return inspect.Signature([*positional, kind("args", kind.VAR_POSITIONAL), kind("kwargs", kind.VAR_KEYWORD)])
 
     def jit_options(self, options: Options) -> dict[str, Any]:
         """The same options for `jax.jit`, given that what can be positional is."""

@@ -6,7 +6,8 @@
     ├── InputError            the caller's arguments are wrong (also a ValueError)
     │   ├── MeshError         the mesh, or an axis that it does not have
     │   ├── SpecError         a sharding that does not fit its array
-    │   └── OptionError       an unknown or contradictory option
+    │   ├── OptionError       an unknown or contradictory option
+    │   └── CapturedValuesError  the function uses values of an enclosing trace
     ├── UnsupportedError      strict mode met a primitive without a rule
     ├── PlanningError         no plan came out
     │   ├── InfeasibleError   no plan fits the memory budget or the fixed shardings
@@ -41,6 +42,10 @@ class SpecError(InputError):
 
 class OptionError(InputError):
     """An option is unknown, of the wrong type, or contradicts another."""
+
+
+class CapturedValuesError(InputError):
+    """The function uses values of an enclosing jit, grad or vmap that are not among its arguments."""
 
 
 class UnsupportedError(AutoshardError):

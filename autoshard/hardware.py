@@ -54,14 +54,20 @@ def mesh_model(mesh: Mesh | AbstractMesh, hardware: str | MeshModel | None) -> M
 
 
 def _preset_of(mesh: Mesh | AbstractMesh) -> str:
-    if isinstance(mesh, AbstractMesh):
+    kind = _device_kind(mesh)
+    if kind is None:
         raise OptionError("an AbstractMesh has no devices to tell the hardware: pass hardware=, such as 'tpu-v5e'")
-    device = mesh.devices.flat[0]
-    if device.platform == "cpu":
-        return DEVICE_KINDS["cpu"]
-    if device.device_kind not in DEVICE_KINDS:
+    if kind not in DEVICE_KINDS:
         raise OptionError(
-            f"no preset for devices of kind {device.device_kind!r}: pass hardware= (a preset's name, a MeshModel, or "
-            "what autoshard.calibrate(mesh) measured)"
+            f"no preset for devices of kind {kind!r}: pass hardware= (a preset's name, a MeshModel, or what "
+            "autoshard.calibrate(mesh) measured)"
         )
-    return DEVICE_KINDS[device.device_kind]
+    return DEVICE_KINDS[kind]
+
+
+def _device_kind(mesh: Mesh | AbstractMesh) -> str | None:
+    """What the devices are; an abstract mesh may know it of the mesh that it was made from."""
+    if isinstance(mesh, AbstractMesh):
+        return None if mesh.abstract_device is None else mesh.abstract_device.device_kind
+    device = mesh.devices.flat[0]
+    return "cpu" if device.platform == "cpu" else device.device_kind

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
-from autoshard.errors import InputError
+from autoshard.errors import CapturedValuesError
 from autoshard.graph import ASSUMED_WHILE_TRIPS, LITERAL, Graph, Op, Path, Value
 from autoshard.jaxprs import opened, scan_operands, solver_arguments, without_dead_code
 from autoshard.rules.base import Combine, Dims, Equation, OpRule, RuleBuilder, TensorFacts, rule_of
@@ -77,6 +77,9 @@ def trace(
 
     Returns:
         The traced program.
+
+    Raises:
+        CapturedValuesError: The function uses values of an enclosing trace; see `lift`.
     """
     options = dict(jit_options or {})
     traced = jax.jit(fn, **options).trace(*args, **kwargs)
@@ -86,7 +89,7 @@ def trace(
     keystr = jax.tree_util.keystr
     donated = tuple(bool(info.donated) for _, info in leaves)
     if len(names) != len(traced.jaxpr.jaxpr.invars):
-        raise InputError(
+        raise CapturedValuesError(
             f"{traced.fun_name} uses values of an enclosing jit, grad or vmap that are not among its arguments: pass "
             "them as arguments"
         )
@@ -101,6 +104,31 @@ def trace(
         donated=donated,
         name=traced.fun_name,
     )
+
+
+def lift(
+    fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], static: Sequence[int]
+) -> tuple[Any, list[Any]]:
+    """A function with the values of enclosing traces that it uses as a first argument.
+
+    Args:
+        fn: The function.
+        args: Positional arguments, as shapes.
+        kwargs: Keyword arguments, as shapes; none of them is static.
+        static: Positions of static arguments.
+
+    Returns:
+        The function of these values and of the arguments that are not static, and the values.
+    """
+    closed, out_shape = jax.make_jaxpr(fn, static_argnums=tuple(static), return_shape=True)(*args, **kwargs)
+    jaxpr, values = opened(closed)
+    out_tree = jax.tree.structure(out_shape)
+
+    def lifted(captured_values: Sequence[Any], *rest: Any, **named: Any) -> Any:
+        leaves = jax.tree.leaves((rest, named))
+        return jax.tree.unflatten(out_tree, jax.core.eval_jaxpr(jaxpr, captured_values, *leaves))
+
+    return lifted, list(values)
 
 
 def _argument_name(path: Sequence[Any], signature_names: tuple[str, ...]) -> str:

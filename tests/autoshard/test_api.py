@@ -17,7 +17,7 @@ import pytest
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from autoshard import Plan, autoshard
+from autoshard import Constraints, Plan, autoshard
 from autoshard.costs import MeshModel
 from autoshard.emit import SCOPE
 from autoshard.errors import (
@@ -199,9 +199,41 @@ class TestArguments:
             with jax.set_mesh(other):
                 assert dict(step(X).sharding.mesh.shape) == dict(other.shape)
 
-    def test_values_of_an_enclosing_trace_have_to_be_arguments(self, mesh: Mesh) -> None:
-        with pytest.raises(InputError, match="uses values of an enclosing jit, grad or vmap"):
-            jax.jit(lambda w: autoshard(lambda x: x @ w, mesh)(X))(W)
+    @pytest.mark.parametrize("kind", [jax.sharding.AxisType.Auto, jax.sharding.AxisType.Explicit], ids=str)
+    def test_values_of_an_enclosing_trace(self, kind: Any) -> None:
+        mesh = jax.make_mesh((4, 2), ("x", "y"), axis_types=(kind,) * 2)
+        options: dict[str, Any] = {
+            "static_argnames": "n", "in_shardings": (P("x"),), "constraints": Constraints(only_axes={"x": "x"})
+        }  # fmt: skip
+
+        def sharded(w: Any) -> Any:
+            return autoshard(lambda x, *, n: jnp.tanh(x @ w) * n, mesh, **options)(X, n=3).sum()
+
+        def plain(w: Any) -> Any:
+            return (jnp.tanh(X @ w) * 3).sum()
+
+        np.testing.assert_allclose(jax.jit(sharded)(W), plain(W), rtol=1e-5)
+        np.testing.assert_allclose(jax.jit(jax.grad(sharded))(W), jax.grad(plain)(W), rtol=1e-5)
+        assert "all-reduce" in jax.jit(sharded).lower(W).compile().as_text(), "x stays split"
+
+    def test_plans_ask_for_values_of_an_enclosing_trace(self, mesh: Mesh) -> None:
+        with pytest.raises(InputError, match=r"uses values of an enclosing jit, grad or vmap.*pass them as arguments"):
+            jax.jit(lambda w: autoshard(lambda x: x @ w, mesh).plan(X))(W)
+
+    @pytest.mark.parametrize("kind", [jax.sharding.AxisType.Auto, jax.sharding.AxisType.Explicit], ids=str)
+    def test_one_inside_another(self, kind: Any) -> None:
+        mesh = jax.make_mesh((4, 2), ("x", "y"), axis_types=(kind,) * 2)
+        square = jnp.ones((16, 16)) / 16
+        expected = jnp.tanh(jnp.tanh(X @ square) @ square)
+        layer = autoshard(lambda w, x: jnp.tanh(x @ w), mesh)
+        both = autoshard(lambda w, x: layer(w, layer(w, x)), mesh)
+        np.testing.assert_allclose(both(square, X), expected, rtol=1e-5)
+        assert layer(square, X).sharding.mesh.axis_types == mesh.axis_types
+        anywhere = autoshard(lambda w, x: jnp.tanh(x @ w))
+        with jax.set_mesh(mesh):
+            np.testing.assert_allclose(
+                jax.jit(lambda w, x: anywhere(w, anywhere(w, x)))(square, X), expected, rtol=1e-5
+            )
 
     def test_shard_map_inside(self, mesh: Mesh) -> None:
         def total(x: Any) -> Any:
