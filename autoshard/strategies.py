@@ -13,9 +13,11 @@ only then the parts of the dimension are contiguous (the strided merge of a resh
 
 from __future__ import annotations
 
+import gc
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 
@@ -147,6 +149,30 @@ def enumerate_strategies(
     pricing = _Pricing(rule, operands, results, traffic, mesh)
     if rule.fixed is not None:
         return _as_set([pricing.fixed(rule.fixed)])
+    with _uncollected():
+        best = _best(pricing, rule, mesh)
+        for operand, spec in uneven:
+            kept = _keeping(rule, operand, spec)
+            strategy = pricing.strategy(kept, (), (), ()) if kept is not None else None
+            if strategy is not None:
+                best.setdefault(strategy.operands + strategy.results, strategy)
+        return _as_set(list(best.values()))
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """No garbage collection meanwhile: what is made here is kept, and looking through it takes a quarter of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _best(pricing: _Pricing, rule: OpRule, mesh: MeshModel) -> dict[tuple[ShardingSpec, ...], Strategy]:
+    """The cheapest strategy for each choice of shardings."""
     best: dict[tuple[ShardingSpec, ...], Strategy] = {}
     for assignment, scattered, left, busy in _assignments(rule, mesh):
         strategy = pricing.strategy(assignment, scattered, left, busy)
@@ -156,12 +182,7 @@ def enumerate_strategies(
         rival = best.get(key)
         if rival is None or strategy.seconds < rival.seconds:
             best[key] = strategy
-    for operand, spec in uneven:
-        kept = _keeping(rule, operand, spec)
-        strategy = pricing.strategy(kept, (), (), ()) if kept is not None else None
-        if strategy is not None:
-            best.setdefault(strategy.operands + strategy.results, strategy)
-    return _as_set(list(best.values()))
+    return best
 
 
 def _keeping(rule: OpRule, operand: int, spec: ShardingSpec) -> tuple[Axes, ...] | None:

@@ -117,6 +117,8 @@ def _axes_of(entry: str | Sequence[str] | None) -> tuple[str, ...]:
         return ()
     if isinstance(entry, str):
         return (entry,)
+    if isinstance(entry, tuple) and _is_axes(entry):
+        return entry
     if not isinstance(entry, Sequence) or not _is_axes(axes := tuple(entry)):
         raise TypeError(f"{entry!r} is no entry of a sharding spec: give None, a mesh axis, or several, major first")
     return axes
