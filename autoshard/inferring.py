@@ -22,6 +22,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from autoshard.arguments import spec_faults
 from autoshard.errors import OptionError, SpecError, raise_all
+from autoshard.shardings import planning_mesh
 
 logger: logging.Logger = logging.getLogger("autoshard")
 
@@ -88,8 +89,8 @@ def infer_sharding(
         op: The rule; left out, only annotations count.
         logical_axes: Mesh axes of the logical names in annotations, as flax spells its rules: a mapping, or pairs of
             which the first whose mesh axes are still unused in the array is taken.
-        undecided: What nobody decided is ``"whole"``, or ``"free"`` (`PartitionSpec.UNCONSTRAINED`) for `autoshard` to
-            decide.
+        undecided: What nobody decided is ``"whole"``, or ``"free"`` (`PartitionSpec.UNCONSTRAINED`, on the mesh's twin
+            with Auto axes) for `autoshard` to decide.
 
     Returns:
         The tree of NamedShardings and the tree of PartitionSpecs, as ``in_shardings`` of `autoshard` takes either; a
@@ -116,8 +117,9 @@ def infer_sharding(
     leaves, tree = jax.tree_util.tree_flatten_with_path(params, is_leaf=lambda n: _is_box(n) or _is_factor_list(n))
     specs = jax.tree.unflatten(tree, [walk.decide(_name(path), leaf) for path, leaf in leaves])
     raise_all(SpecError, "the rule does not fit:", walk.faults)
+    home = planning_mesh(mesh) if undecided == "free" else mesh  # JAX has no UNCONSTRAINED on Explicit axes
     shardings = jax.tree.map(
-        lambda spec: NamedSharding(mesh, spec), specs, is_leaf=lambda n: isinstance(n, PartitionSpec)
+        lambda spec: NamedSharding(home, spec), specs, is_leaf=lambda n: isinstance(n, PartitionSpec)
     )
     return shardings, specs
 

@@ -124,6 +124,8 @@ def test_state_is_where_its_parameter_is() -> None:
 def test_undecided_dimensions_can_be_left_to_the_planner() -> None:
     params = {"w": leaf(64, 32)}
     assert specs(params, RULE, undecided="free") == {"w": P("x", PartitionSpec.UNCONSTRAINED)}
+    for mesh in (jax.make_mesh((4, 2), ("x", "y")), MESH):  # also where axes are Explicit
+        assert infer_sharding(params, mesh, RULE, undecided="free")[0]["w"].spec[1] is PartitionSpec.UNCONSTRAINED
     with pytest.raises(OptionError, match="'open' must be 'whole' or 'free'"):
         infer_sharding(params, MESH, RULE, undecided="open")  # type: ignore[arg-type]
 
