@@ -88,10 +88,14 @@ def nnx_autoshard(fn: Callable[P, R], mesh: Mesh | AbstractMesh | None = None, *
         InputError: On a call, if an object has other variables afterwards than before.
 
     Example:
-        ::
-
-            step = nnx_autoshard(train_step, mesh, donate_argnums=(0, 1))  # instead of nnx.jit(train_step)
-            loss = step(model, optimizer, batch)
+        >>> import jax, jax.numpy as jnp
+        >>> from flax import nnx
+        >>> from autoshard import nnx_autoshard
+        >>> mesh = jax.make_mesh((4, 2), ("x", "y"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+        >>> model = nnx.Linear(8, 16, rngs=nnx.Rngs(0))
+        >>> step = nnx_autoshard(lambda model, x: model(x), mesh)  # instead of nnx.jit
+        >>> step(model, jnp.ones((32, 8))).shape
+        (32, 16)
     """
     functions: dict[Any, Autosharded[..., Any]] = {}
 

@@ -253,21 +253,56 @@ class Autosharded(Generic[P, R]):
         return f"autoshard({self.__name__}, {self.mesh})"
 
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
-        """The plan for these arguments: arrays or `jax.ShapeDtypeStruct`; nothing is run."""
+        """The plan for these arguments: arrays or `jax.ShapeDtypeStruct`; nothing is run.
+
+        Example:
+            >>> import jax
+            >>> from autoshard import autoshard
+            >>> step = autoshard(lambda x: x * 2, jax.make_mesh((8,), ("x",)))
+            >>> step.plan(jax.ShapeDtypeStruct((64,), "float32")).arguments[0].shape
+            (64,)
+        """
         return self._planned(args, kwargs)[0].plan
 
     def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
-        """Lower the planned function for these arguments, as `jax.jit` does."""
+        """Lower the planned function for these arguments, as `jax.jit` does.
+
+        Example:
+            >>> import jax
+            >>> from autoshard import autoshard
+            >>> step = autoshard(lambda x: x * 2, jax.make_mesh((8,), ("x",)))
+            >>> step.lower(jax.ShapeDtypeStruct((64,), "float32")).compile().memory_analysis().output_size_in_bytes
+            32
+        """
         planned, dynamic = self._planned(args, kwargs)
         return cast(jax.stages.Lowered, planned.run.lower(*jax.tree.map(abstract, dynamic)))
 
     def trace(self, *args: Any, **kwargs: Any) -> jax.stages.Traced:
-        """Trace the planned function for these arguments, as `jax.jit` does."""
+        """Trace the planned function for these arguments, as `jax.jit` does.
+
+        Example:
+            >>> import jax
+            >>> from autoshard import autoshard
+            >>> step = autoshard(lambda x: x * 2, jax.make_mesh((8,), ("x",)))
+            >>> step.trace(jax.ShapeDtypeStruct((64,), "float32")).out_info.shape
+            (64,)
+        """
         planned, dynamic = self._planned(args, kwargs)
         return cast(jax.stages.Traced, planned.run.trace(*jax.tree.map(abstract, dynamic)))
 
     def clear_cache(self) -> None:
-        """Forget all plans and compiled functions."""
+        """Forget all plans and compiled functions.
+
+        Example:
+            >>> import jax
+            >>> from autoshard import autoshard
+            >>> step = autoshard(lambda x: x * 2, jax.make_mesh((8,), ("x",)))
+            >>> shape = jax.ShapeDtypeStruct((64,), "float32")
+            >>> before = step.plan(shape)
+            >>> step.clear_cache()
+            >>> step.plan(shape) is before
+            False
+        """
         with self._lock:
             self._plans.clear()
             self._agreed.clear()

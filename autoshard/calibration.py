@@ -129,6 +129,15 @@ def calibrate(
     Raises:
         MeshError: The mesh has no devices, or no axis above 1.
         OptionError: There are fewer than 4 sizes, or no repeats.
+
+    Example:
+        >>> import jax
+        >>> from autoshard import autoshard, calibrate
+        >>> mesh = jax.make_mesh((8,), ("x",))
+        >>> measured = calibrate(mesh, sizes_bytes=(4096, 16384, 65536, 262144), repeats=1)
+        >>> step = autoshard(lambda x: x * 2, mesh, hardware=measured.model)
+        >>> dict(measured.model.sizes)
+        {'x': 8}
     """
     twin = _measurable(mesh)
     axes = [name for name, size in twin.shape.items() if size > 1]

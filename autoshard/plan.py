@@ -220,6 +220,14 @@ class Plan(Model):
 
     Made by ``autoshard(fn, mesh).plan(*args)``. Equal programs, meshes and options give equal plans.
 
+    Example:
+        >>> import jax
+        >>> from autoshard import autoshard
+        >>> mesh = jax.make_mesh((4, 2), ("x", "y"))
+        >>> plan = autoshard(lambda x: x * 2, mesh).plan(jax.ShapeDtypeStruct((64, 64), "float32"))
+        >>> plan.predicted.wire_bytes, plan.in_shardings[0].shard_shape((64, 64))
+        (0.0, (8, 64))
+
     Attributes:
         version: Version of this format.
         function: Name of the planned function.
@@ -283,7 +291,17 @@ class Plan(Model):
         return self.shardings_on(self._bound().mesh)[1]
 
     def shardings_on(self, mesh: Mesh | AbstractMesh) -> tuple[Any, Any]:
-        """NamedShardings of ``(args, kwargs)`` and of the results on another mesh with the same axes."""
+        """NamedShardings of ``(args, kwargs)`` and of the results on another mesh with the same axes.
+
+        Example:
+            >>> import jax
+            >>> from autoshard import autoshard
+            >>> mesh = jax.make_mesh((8,), ("x",))
+            >>> plan = autoshard(lambda x: x * 2, mesh).plan(jax.ShapeDtypeStruct((64,), "float32"))
+            >>> (args, kwargs), out = plan.shardings_on(mesh.abstract_mesh)
+            >>> args[0].spec == out.spec
+            True
+        """
         binding = self._bound()
         ins, outs = (
             named_shardings(mesh, [spec_of(leaf.spec) for leaf in leaves], tree, [leaf.memory_kind for leaf in leaves])
@@ -397,6 +415,13 @@ class Plan(Model):
 
         Returns:
             Planned and compiled collectives, bytes and memory side by side, and everything that differs.
+
+        Example:
+            >>> import jax
+            >>> from autoshard import autoshard
+            >>> mesh = jax.make_mesh((8,), ("x",))
+            >>> autoshard(lambda x: x * 2, mesh).plan(jax.ShapeDtypeStruct((64,), "float32")).verify().ok
+            True
         """
         from autoshard.topology import tpu_mesh
         from autoshard.verify import PredictedCollective, verify_lowered
@@ -428,6 +453,14 @@ class Plan(Model):
 
         Returns:
             The report.
+
+        Example:
+            >>> import jax
+            >>> from autoshard import autoshard
+            >>> mesh = jax.make_mesh((8,), ("x",))
+            >>> plan = autoshard(lambda x: x * 2, mesh).plan(jax.ShapeDtypeStruct((64,), "float32"))
+            >>> "8 devices (x=8)" in str(plan.report(baselines=False))
+            True
 
         Raises:
             SpecError: Shardings in ``against`` do not fit the arguments.
@@ -470,6 +503,15 @@ class Plan(Model):
 
         Raises:
             PlanMismatchError: The file is damaged, edited, or of another version of the format.
+
+        Example:
+            >>> import pathlib, tempfile
+            >>> from autoshard import Plan
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     _ = pathlib.Path(folder, "plan.json").write_text("{}")
+            ...     Plan.load(pathlib.Path(folder, "plan.json"))
+            Traceback (most recent call last):
+            autoshard.errors.PlanMismatchError: ...plan.json is not a plan that this version can read: it has no version
         """
         name = os.fspath(path)
         try:

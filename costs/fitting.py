@@ -54,6 +54,12 @@ def fit_collective(measurements: Sequence[Measurement]) -> CollectiveFit:
     Large errors count less than by their square (iteratively reweighted least squares), so that single outliers do not
     bend the law. Every coefficient is at least 0. With one group size only, nothing is said about others; of permutes
     it does not matter, because every device sends to one other.
+
+    Example:
+        >>> sizes = (1_000, 10_000, 100_000, 1_000_000)
+        >>> runs = [Measurement(kind="all-gather", size=4, nbytes=s, seconds=1e-6 + 0.75e-9 * s) for s in sizes]
+        >>> round(fit_collective(runs).seconds(4, 75_000) * 1e6)  # to gather 100,000 bytes, each sends 75,000
+        76
     """
     if len(measurements) < 2:
         raise ValueError(f"a time law needs at least 2 measurements, got {len(measurements)}")
@@ -79,7 +85,14 @@ def fit_collective(measurements: Sequence[Measurement]) -> CollectiveFit:
 
 
 def relative_errors(fit: CollectiveFit, measurements: Sequence[Measurement]) -> Array:
-    """Modelled over measured time, minus 1, of every measurement."""
+    """Modelled over measured time, minus 1, of every measurement.
+
+    Example:
+        >>> sizes = (1_000, 10_000, 100_000, 1_000_000)
+        >>> runs = [Measurement(kind="all-gather", size=4, nbytes=s, seconds=1e-6 + 0.75e-9 * s) for s in sizes]
+        >>> bool(abs(relative_errors(fit_collective(runs), runs)).max() < 0.01)
+        True
+    """
     return np.array([fit.seconds(m.size, m.sent_bytes) / m.seconds - 1 for m in measurements])
 
 

@@ -41,6 +41,11 @@ def refined_spec(spec: ShardingSpec, axes: Mapping[str, int], sizes: Mapping[str
         spec: The spec.
         axes: The axes of the refined mesh, as `refined_axes` gives them.
         sizes: Sizes of the axes of the original mesh.
+
+    Example:
+        >>> spec, sizes = ShardingSpec.of("x:(1)2", "y"), {"x": 8, "y": 2}
+        >>> refined_spec(spec, refined_axes([spec], sizes), sizes)
+        ShardingSpec([x:(1)2, y])
     """
 
     def refined(names: tuple[str, ...]) -> tuple[str, ...]:

@@ -100,6 +100,12 @@ def reshard_table(
         itemsize: Bytes of one element.
         mesh: The mesh.
         wire_scale: Bytes on the wire per byte of the tensor (`mesh.wire_scale(dtype)`).
+
+    Example:
+        >>> mesh = MeshModel.uniform({"x": 4}, bytes_per_s=1.0, latency_s=0.0)
+        >>> specs = [ShardingSpec.of("x", None), ShardingSpec.of(None, None)]
+        >>> reshard_table(specs, specs, (8, 8), 4, mesh).seconds.tolist()  # a slice is free
+        [[0.0, 192.0], [0.0, 0.0]]
     """
     return _tabled(tuple(sources), tuple(targets), tuple(shape), itemsize, mesh, wire_scale)
 
@@ -200,5 +206,11 @@ def memory_resharding_cost_vector(
 
     Returns:
         `[sources]`, at least 0; infinite where there is no way.
+
+    Example:
+        >>> mesh = MeshModel.uniform({"x": 4, "y": 2}, bytes_per_s=1.0, latency_s=0.0)
+        >>> held = [ShardingSpec.of("x", None), ShardingSpec.of(None, None)]
+        >>> memory_resharding_cost_vector(held, (8, 8), 4, ShardingSpec.of(None, None), mesh).tolist()
+        [192.0, 0.0]
     """
     return reshard_table(sources, (required,), shape, itemsize, mesh, wire_scale=wire_scale).extra_bytes[:, 0]

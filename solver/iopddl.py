@@ -20,6 +20,17 @@ def load_iopddl(path: str | Path) -> Problem:
 
     Returns:
         The same problem; costs of 1e18 and above become `inf`, intervals stay half-open.
+
+    Example:
+        >>> import tempfile
+        >>> nodes = {"costs": [[1, 2], [3, 0]], "intervals": [[0, 2], []], "usages": [[8, 4], [0, 0]]}
+        >>> edges = {"nodes": [[0, 1]], "costs": [[0, 7, 7, 0]]}
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder, "tiny.json")
+        ...     _ = path.write_text(json.dumps({"problem": {"nodes": nodes, "edges": edges, "usage_limit": 6}}))
+        ...     problem = load_iopddl(path)
+        >>> problem.choices, problem.budget
+        ((2, 2), 6.0)
     """
     opened = gzip.open(path, "rb") if str(path).endswith(".gz") else open(path, "rb")
     with opened as file:

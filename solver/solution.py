@@ -102,7 +102,14 @@ class Check:
 
 
 def check_solution(problem: Problem, choice: Sequence[int]) -> Check:
-    """Recompute cost, memory and constraints of a choice from the problem alone, sharing no code with the solver."""
+    """Recompute cost, memory and constraints of a choice from the problem alone, sharing no code with the solver.
+
+    Example:
+        >>> from autoshard.solver import Edge, Problem, check_solution
+        >>> problem = Problem(names=("a", "b"), costs=([1.0, 2.0], [0.0, 5.0]), edges=(Edge(0, 1, [[9, 9], [0, 9]]),))
+        >>> check_solution(problem, (1, 0)).cost
+        2.0
+    """
     if misfit := _misfit(problem, choice):
         return Check(cost=math.nan, peak_bytes=math.nan, peak_time=None, violations=misfit)
     node_costs = [float(cost[k]) for cost, k in zip(problem.costs, choice, strict=True)]
@@ -128,6 +135,13 @@ def memory_profile(problem: Problem, choice: Sequence[int]) -> tuple[Floats, Flo
 
     Returns:
         The times at which something starts or stops being live, ascending, and the bytes live from each on.
+
+    Example:
+        >>> from autoshard.solver import Problem, Usage, memory_profile
+        >>> problem = Problem(names=("a",), costs=([1.0],), usages=(Usage(0, 2, 5, [64]),))
+        >>> times, nbytes = memory_profile(problem, (0,))
+        >>> times.tolist(), nbytes.tolist()
+        ([2.0, 5.0], [64.0, 0.0])
     """
     held = [(u.start, u.stop, float(u.nbytes[choice[u.node]])) for u in problem.usages]
     for copy in problem.edge_usages:

@@ -2,16 +2,19 @@
 
 import doctest
 import importlib
+import inspect
 import pkgutil
 import re
 import tomllib
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 
 import nbformat
 import pytest
 
 import autoshard
+from autoshard import Plan
+from autoshard.api import Autosharded
 from tests.helpers import ROOT
 
 README = (ROOT / "README.md").read_text()
@@ -45,6 +48,23 @@ def shell_commands(text: str) -> list[str]:
 def test_examples_in_docstrings_run(name: str) -> None:
     outcome = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
     assert outcome.failed == 0, f"{outcome.failed} of {outcome.attempted} examples failed; pytest -s shows them"
+
+
+@pytest.mark.parametrize("name", ["autoshard", "autoshard.costs", "autoshard.solver"])
+def test_public_functions_have_an_example(name: str) -> None:
+    module = importlib.import_module(name)
+    public = [getattr(module, each) for each in module.__all__]
+    functions = [each for each in public if inspect.isfunction(each)]
+    functions += [each for of in (Plan, Autosharded) if name == "autoshard" for each in methods(of)]
+    parser = doctest.DocTestParser()
+    assert not [each.__qualname__ for each in functions if not parser.get_examples(each.__doc__ or "")]
+
+
+def methods(of: type) -> list[FunctionType]:
+    """The public methods that a class defines for its users: those with arguments and a meaning of their own."""
+    internal = {"bind", "model_post_init"}
+    found = [getattr(of, name) for name in vars(of) if not name.startswith("_") and name not in internal]
+    return [each for each in found if inspect.isfunction(each)]
 
 
 @pytest.mark.parametrize("name", MAIN_NAMES)
