@@ -231,7 +231,7 @@ class _Decoder:
             self.collectives.append(
                 PlannedCollective(
                     kind=collective.kind, axes=collective.axes, wire_bytes=collective.wire_bytes, seconds=share,
-                    trips=op.trips / op.likelihood, value=self._name(op), source=op.source, role="reduction",
+                    trips=op.ending_trips / op.likelihood, value=self._name(op), source=op.source, role="reduction",
                     likelihood=op.likelihood,
                 )
             )  # fmt: skip
@@ -239,7 +239,7 @@ class _Decoder:
             name=self._name(op), primitive=op.primitive, source=op.source,
             spec=strategy.results[0].dims if strategy.results else (), trips=op.trips,
             compute_seconds=strategy.compute.seconds * op.trips,
-            communication_seconds=strategy.communication.seconds * op.trips,
+            communication_seconds=strategy.communication.seconds * op.ending_trips,
         )  # fmt: skip
 
     def _name(self, op: Op) -> str:

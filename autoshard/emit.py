@@ -21,7 +21,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 from autoshard.graph import Path
 from autoshard.jaxprs import opened, scan_operands, solver_arguments
-from autoshard.local import run_local
+from autoshard.local import end_sum, open_sum, run_local
 from autoshard.plan import Decision, Leaf, Plan, SpecDims, spec_of
 from autoshard.shardings import DEVICE_MEMORY, partition_spec
 
@@ -202,7 +202,10 @@ class _Emitter:
     def enter(self, kind: str, held: Held, path: Path, slot: int) -> tuple[Any, Decision | None]:
         """An outer value as a region's operand, and the decision under which it is used inside."""
         decision = self.decisions.get((path, slot, kind))
-        return self.fetch(held, decision.routes.get(0) if decision else None), decision
+        array = self.fetch(held, decision.routes.get(0) if decision else None)
+        if decision is not None and decision.arriving:
+            array = open_sum(array, decision, self.region_mesh())
+        return array, decision
 
     def inside(self, decision: Decision | None, outer: Held, array: Any, k: int = 0) -> Held:
         """A region's operand seen from inside: pinned there, since barriers and loops stop propagation."""
@@ -210,7 +213,7 @@ class _Emitter:
             return outer.recipe({})
         if decision is None:
             return Held(array)
-        return Held(self.constrain(array, decision.results[k]), decision.shared.get(k, ()))
+        return Held(self.constrain(array, _stacked(decision, k)), decision.shared.get(k, ()))
 
     def remat(self, eqn: core.JaxprEqn, args: list[Held], path: Path) -> list[Held]:
         entered = [self.enter("remat_in", held, path, k) for k, held in enumerate(args)]
@@ -239,9 +242,12 @@ class _Emitter:
             stacked = [self.enter("scan_ys", out, path, carries + k)[0] for k, out in enumerate(outs[carries:])]
             return kept + stacked
 
-        avals = [v.aval for v in p["jaxpr"].jaxpr.invars]
+        avals = [
+            array if decision is not None and decision.arriving else v.aval
+            for v, (array, decision) in zip(p["jaxpr"].jaxpr.invars, entered)
+        ]
         results = _bind(eqn, [array for array, _ in entered], {**p, "jaxpr": _retrace(body, avals)})
-        after = [self.made(entered[consts + k][1], 1, results[k]) for k in range(carries)]
+        after = [self.after(entered[consts + k][1], results[k]) for k in range(carries)]
         ys = [self.decisions.get((path, k, "scan_ys")) for k in range(carries, len(results))]
         return after + [self.pinned(d, out) for d, out in zip(ys, results[carries:])]
 
@@ -251,11 +257,17 @@ class _Emitter:
             return Held(array)
         return Held(self.constrain(array, decision.results[0]), decision.shared.get(0, ()))
 
+    def after(self, decision: Decision | None, array: Any) -> Held:
+        """A carry after its loop; a sum that stayed open is ended."""
+        if decision is None or not decision.arriving:
+            return self.made(decision, 1, array)
+        return Held(end_sum(array, decision, self.region_mesh()), decision.shared.get(1, ()))
+
     def carried(self, out: Held, decision: Decision | None) -> Any:
         """A value at the end of an iteration, in the sharding of its carry."""
         if decision is None:
             return out.array
-        return self.constrain(self.fetch(out, decision.routes.get(1)), decision.results[0])
+        return self.constrain(self.fetch(out, decision.routes.get(1)), _stacked(decision, 0))
 
     def while_loop(self, eqn: core.JaxprEqn, args: list[Held], path: Path) -> list[Held]:
         p = eqn.params
@@ -354,6 +366,12 @@ def _under(eqn: core.JaxprEqn | None, work: Callable[..., T], *args: Any) -> T:
     stack = source_info_util.current_name_stack() + eqn.source_info.name_stack
     with source_info_util.user_context(eqn.source_info.traceback, name_stack=stack), eqn.ctx.manager:
         return work(*args)
+
+
+def _stacked(decision: Decision, k: int) -> SpecDims:
+    """The sharding of a result inside a region; a partial sum has its dimension in front."""
+    dims = decision.results[k]
+    return (decision.arriving, *dims) if decision.arriving else dims
 
 
 def _constant(value: Any) -> Held:

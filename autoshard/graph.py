@@ -86,6 +86,11 @@ class Op:
         return self.equation.primitive
 
     @property
+    def ending_trips(self) -> float:
+        """How often the collectives that end its sums run per call: after a loop, for the loop's carry."""
+        return self.operand_trips[0] if self.primitive.endswith("_carry") else self.trips
+
+    @property
     def operand_likelihood(self) -> float:
         """How likely the place is reached where operands are resharded: for the exit of a cond, one of its branches."""
         return self.likelihood / len(self.operands) if self.primitive == "cond_out" else self.likelihood

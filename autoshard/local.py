@@ -141,6 +141,45 @@ def run_local(eqn: core.JaxprEqn, decision: Decision, arrays: Sequence[Any], mes
     return list(mapped(*arrays))
 
 
+def open_sum(array: Any, decision: Decision, mesh: Mesh | AbstractMesh) -> Any:
+    """An array as a partial sum, where a loop begins that adds to it: one shard has it, the others have zeros.
+
+    Args:
+        array: The array, in the sharding of the decision's first operand.
+        decision: That of the loop's carry.
+        mesh: A mesh with Auto axes.
+
+    Returns:
+        The partial sum, with its dimension in front.
+    """
+
+    def region(shard: Any) -> Any:
+        mine = jnp.where(lax.axis_index(decision.arriving) == 0, shard, jnp.zeros_like(shard))
+        return jnp.expand_dims(mine, 0)
+
+    before, after = _in_front(None, decision.operands[0]), _in_front(decision.arriving, decision.results[0])
+    return jax.shard_map(region, mesh=mesh, in_specs=before, out_specs=after, check_vma=False)(array)
+
+
+def end_sum(array: Any, decision: Decision, mesh: Mesh | AbstractMesh) -> Any:
+    """A partial sum ended as decided, after the loop that added to it.
+
+    Args:
+        array: The partial sum, with its dimension in front.
+        decision: That of the loop's carry.
+        mesh: A mesh with Auto axes.
+
+    Returns:
+        The whole array, in the sharding of the decision's second result.
+    """
+
+    def region(shard: Any) -> Any:
+        return _end("add", jnp.squeeze(shard, 0), decision.endings)
+
+    before, after = _in_front(decision.arriving, decision.results[0]), _in_front(None, decision.results[1])
+    return jax.shard_map(region, mesh=mesh, in_specs=before, out_specs=after, check_vma=False)(array)
+
+
 def _in_front(summed: Axes | None, dims: SpecDims) -> jax.sharding.PartitionSpec:
     """The spec of an array, with the dimension of a partial sum in front where it is one."""
     return partition_spec(spec_of(dims if summed is None else (summed, *dims)))

@@ -254,7 +254,7 @@ class _Lowering:
         )
         if op.fixed is not None:
             strategies = _filtered(strategies, op.fixed, op)
-        costs = strategies.seconds * op.trips
+        costs = strategies.seconds * op.ending_trips
         if op.primitive == "argument":
             costs = costs + self._placement(position, op, strategies)
         node = self._node(f"{position}:{op.primitive}", costs)
@@ -292,6 +292,8 @@ class _Lowering:
         """The rule, with partial sums where they may arrive or be left."""
         arriving = [k for k, value in enumerate(op.operands) if value in self.open]
         leaves = any(value in self.open for value in op.results)
+        if op.primitive == "scan_carry":
+            return left_open(op.rule, arriving, carries_open=True) if leaves else op.rule
         return left_open(op.rule, arriving, leaves) if arriving or leaves else op.rule
 
     def _placement(self, number: int, op: Op, strategies: StrategySet) -> Floats:

@@ -5,7 +5,8 @@ pays to carry them through the linear operations that follow, if these add sever
 and v are then reduced in one collective instead of three, those of a matrix used twice in one instead of two.
 
 A value may stay open if it is used once, by an operation that is linear in it, and if the chain of such operations
-reaches one that joins two open values or sums over a dimension.
+reaches one that joins two open values or sums over a dimension. A loop's carry to which every iteration adds may stay
+open from the first iteration to the last: gradients that are accumulated are then reduced once, after the loop.
 """
 
 from __future__ import annotations
@@ -32,28 +33,47 @@ def open_values(graph: Graph) -> frozenset[int]:
     Returns:
         Their numbers. For each operation, either all of its operands that are not literals are among them, or none.
     """
-    summed = _summed(graph)
-    found: set[int] = set()
-    for position in reversed(range(len(graph.ops))):
-        op = graph.ops[position]
+    carries = [op for op in graph.ops if _accumulates(graph, op)]
+    while True:
+        summed = _summed(graph, {op.results[0] for op in carries})
+        found = _open(graph, summed, {op.operands[1] for op in carries})
+        kept = [op for op in carries if op.operands[1] in summed and op.results[0] in found]
+        if len(kept) == len(carries):
+            return frozenset(found)
+        carries = kept
+
+
+def _accumulates(graph: Graph, op: Op) -> bool:
+    """Whether a carry is read once and written once in an iteration."""
+    if op.primitive != "scan_carry" or op.operands[1] == LITERAL:
+        return False
+    inside, following = op.results[0], op.operands[1]
+    uses = graph.uses(inside)
+    return len(uses) == 1 and _single_use(graph, inside, graph.ops[uses[0].op]) and _single_use(graph, following, op)
+
+
+def _open(graph: Graph, summed: set[int], carried: set[int]) -> set[int]:
+    """The open values, if those that are carried on to the next iteration are."""
+    found = set(carried)
+    for op in reversed(graph.ops):
         operands = [v for v in op.operands if v != LITERAL]
         if not operands or not all(v in summed and _single_use(graph, v, op) for v in operands):
             continue
         ends_well = op.primitive in JOINS | SHRINKS and LITERAL not in op.operands
         if ends_well or (_is_linear(op) and op.results[0] in found):
             found.update(operands)
-    return frozenset(found)
+    return found
 
 
-def _summed(graph: Graph) -> set[int]:
-    """Values that a split can leave as partial sums, if their users allow it."""
-    summed: set[int] = set()
+def _summed(graph: Graph, carried: set[int]) -> set[int]:
+    """Values that a split can leave as partial sums, if their users allow it and these are partial sums."""
+    summed = set(carried)
     for op in graph.ops:
         if len(op.results) != 1 or graph.is_constant(op):
             continue
         operands = [v for v in op.operands if v != LITERAL]
-        carried = _is_linear(op) and bool(operands) and all(v in summed for v in operands)
-        if carried or _sums(op):
+        passed_on = _is_linear(op) and bool(operands) and all(v in summed for v in operands)
+        if passed_on or _sums(op):
             summed.add(op.results[0])
     return summed
 

@@ -271,8 +271,8 @@ def _places(rule: OpRule) -> list[Place]:
     places: list[Place] = [None]
     for f, factor in enumerate(rule.factors):
         places.append((f, ALL_REDUCE))
-        if factor.combine is Combine.SUM and len(rule.results) == 1:
-            places += [(f, d) for d, entry in enumerate(rule.results[0]) if entry]
+        if factor.combine is Combine.SUM and (len(rule.results) == 1 or rule.carries_open):
+            places += [(f, d) for d, entry in enumerate(rule.results[-1]) if entry]
             places += [(f, LEFT_OPEN)] if rule.leaves_open else []
     return places
 
@@ -352,13 +352,14 @@ class _Pricing:
             before[k] = ShardingSpec.of(*before[k].dims, partial=arriving)
         scratch = 0.0
         if scattered:
-            final = self._scatter(after[0], scattered)
+            final = self._scatter(after[-1 if self.rule.carries_open else 0], scattered)
             if final is None:
                 return None
-            after[0] = final
+            after[-1 if self.rule.carries_open else 0] = final
             scratch = placed[count][1] * (1 - 1 / math.prod(self._parts(axes) for _, axes in scattered))
-        if left:
-            after[0] = ShardingSpec.of(*after[0].dims, partial=left)
+        still_open = arriving if self.rule.carries_open else left
+        if still_open:
+            after[0] = ShardingSpec.of(*after[0].dims, partial=still_open)
         collectives, communication = self._communication(busy, scattered, left, placed) if busy else ((), ZERO_COST)
         return Strategy(
             assignment,

@@ -153,6 +153,7 @@ class OpRule:
         inner: Collectives that it runs inside, with such shardings.
         open_operands: Operands that arrive as partial sums over the axes of the last factor (see `left_open`).
         leaves_open: Its own sums may be left to a later operation.
+        carries_open: It is a loop's carry: the sum is open in its first result and ended in its second.
         ruled: False if this is the fallback of a primitive that has no rule.
         reason: Why everything is whole, or, if not ruled, what it falls back on; for the report.
     """
@@ -171,6 +172,7 @@ class OpRule:
     inner: tuple[InnerCollective, ...] = ()
     open_operands: frozenset[int] = frozenset()
     leaves_open: bool = False
+    carries_open: bool = False
     ruled: bool = True
     reason: str = ""
 
@@ -179,20 +181,21 @@ NO_EXTENT = 0
 """Size of the factor that stands for the open sums of operands: any number of parts divides it."""
 
 
-def left_open(rule: OpRule, operands: Iterable[int], leaves_open: bool) -> OpRule:
+def left_open(rule: OpRule, operands: Iterable[int], leaves_open: bool = False, carries_open: bool = False) -> OpRule:
     """The rule of an operation among others that pass partial sums on.
 
     Args:
         rule: The rule.
         operands: Operands that may arrive as partial sums, all over the same axes; the operation is linear in them.
         leaves_open: Whether the result may be passed on as a partial sum.
+        carries_open: Whether it is the carry of a loop that adds to it.
 
     Returns:
         The rule, with one more summing factor if there are such operands.
     """
     opened = frozenset(operands)
     factors = (*rule.factors, Factor(NO_EXTENT, Combine.SUM)) if opened else rule.factors
-    return replace(rule, factors=factors, open_operands=opened, leaves_open=leaves_open)
+    return replace(rule, factors=factors, open_operands=opened, leaves_open=leaves_open, carries_open=carries_open)
 
 
 class RuleBuilder:

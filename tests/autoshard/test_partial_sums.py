@@ -104,6 +104,54 @@ def test_sums_end_before_they_leave_a_loop() -> None:
     assert open_primitives(fn, matrix(8, 8), matrix(4, 8, 8)) == []
 
 
+MICROBATCHES = 4
+
+
+def accumulated(weights: Any, batch: Any) -> tuple[Any, Any]:
+    """A training step whose gradients are added up over microbatches, from an accumulator that is not zero."""
+
+    def loss(weights: Any, x: Any) -> Any:
+        return ((jnp.tanh(x @ weights["up"]) @ weights["down"]) ** 2).mean()
+
+    def micro(total: Any, x: Any) -> tuple[Any, Any]:
+        value, gradient = jax.value_and_grad(loss)(weights, x)
+        return jax.tree.map(jnp.add, total, gradient), value
+
+    parts = batch.reshape(MICROBATCHES, -1, batch.shape[-1])
+    total, losses = jax.lax.scan(micro, jax.tree.map(lambda w: 1e-3 * w, weights), parts)
+    return jax.tree.map(lambda w, g: w - 0.1 * g / MICROBATCHES, weights, total), losses.mean()
+
+
+@pytest.mark.parametrize("sizes", [{"x": 4, "y": 2}, {"x": 8}])
+def test_accumulated_gradients_are_reduced_after_the_loop(sizes: dict[str, int]) -> None:
+    keys = jax.random.split(jax.random.key(1), 3)
+    shapes = {"up": (256, 512), "down": (512, 256)}
+    weights = {name: 0.05 * jax.random.normal(key, shapes[name]) for name, key in zip(shapes, keys)}
+    batch = jax.random.normal(keys[2], (8192, 256))
+    mesh = jax.make_mesh(tuple(sizes.values()), tuple(sizes))
+    step = autoshard(accumulated, mesh, hardware="tpu-v5e", in_shardings=(None, P(tuple(sizes))))
+    plan = step.plan(weights, batch)
+    reductions = [c for c in plan.collectives if c.role == "reduction" and c.wire_bytes > 100]
+    assert len(reductions) == len(shapes)
+    assert all(c.trips == 1 for c in reductions)
+    found = plan.verify()
+    assert found.compiled_wire_bytes == pytest.approx(plan.predicted.wire_bytes, rel=0.01)
+    expected = accumulated(weights, batch)
+    for ours, theirs in zip(jax.tree.leaves(step(weights, batch)), jax.tree.leaves(expected)):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+def test_a_carry_that_is_read_elsewhere_is_not_left_open() -> None:
+    def running(x: Any, w: Any) -> Any:
+        return jax.lax.scan(lambda total, row: ((total + row @ w), total.max()), jnp.zeros((8, 8)), x)
+
+    def replaced(x: Any, w: Any) -> Any:
+        return jax.lax.scan(lambda total, row: (jnp.tanh(total + row @ w), None), jnp.zeros((8, 8)), x)
+
+    assert open_primitives(running, matrix(4, 8, 8), matrix(8, 8)) == []
+    assert open_primitives(replaced, matrix(4, 8, 8), matrix(8, 8)) == []
+
+
 SUM = Equation("add", {}, (TensorFacts((8, 16), "float32", 4),) * 2, (TensorFacts((8, 16), "float32", 4),))
 
 
