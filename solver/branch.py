@@ -16,7 +16,7 @@ import numpy as np
 
 from .clock import Clock
 from .graph import Graph, Infeasible
-from .search import Found, Search, Tell, ignore, reduce, solve_small
+from .search import Found, Search, Tell, ignore, reduce, solve_quickly
 
 BRANCH_SHARE = 0.7  # of the time left, for branches; the rest is for regions around the best choice
 SHARE = 0.25  # of the time left, for each branch
@@ -36,7 +36,7 @@ def conclude(graph: Graph, clock: Clock, tell: Tell, target_gap: float) -> Found
         Infeasible: If no choice is valid.
     """
     reduce(graph, clock)
-    found = solve_small(graph, clock)
+    found = solve_quickly(graph, clock)
     if found is not None:
         return found
     search = Search(graph, clock, tell, target_gap)
@@ -96,7 +96,7 @@ class _Branches:
         clock = self.clock.part(SHARE * self.clock.left_s)
         try:
             reduce(graph, clock)
-            found = solve_small(graph, clock)
+            found = solve_quickly(graph, clock)
             child = None
             if found is None:
                 child = Search(graph, clock, ignore, self.whole.target_gap, cutoff=self.whole.cost)

@@ -10,6 +10,10 @@ tree-reweighted message passing for energy minimization, PAMI 2006). Sweeps are 
 restarted when the bound falls: an order of magnitude fewer of them are needed. Trees need no sweeps, they are passed up
 exactly. Messages are whole numbers, so sums are exact in any order.
 
+Of equally good choices each part of a graph may favour others, and what fits nowhere together is read off the messages.
+Ties can be broken: choices cost a little more, by their number, the same in all nodes of so many choices; the most that
+a solution can pay for this is taken off the bound.
+
 Memory enters as a price per byte and row (a Lagrange multiplier): prices times bytes are added to the costs, prices
 times room are taken off the bound, which is valid whatever the prices are.
 """
@@ -33,7 +37,7 @@ class Dual:
     Attributes:
         bound: Units that every choice within the room costs at least, as of the last sweep.
         prices: Price per byte of each memory row.
-        costs: Costs per choice, memory priced.
+        costs: Costs per choice, memory priced and ties broken.
         matrices: Matrices of all pairs, memory priced.
     """
 
@@ -52,6 +56,17 @@ class Dual:
         self._share = (1.0 / np.maximum(1, np.maximum(ups, downs)))[packed.node_of]
         self._downs = downs[packed.node_of]
         self._is_root = (ups == 0)[packed.node_of]
+        self._ties = np.zeros(len(packed.costs))
+        self._most_ties = 0.0
+        self.set_prices(self.prices)
+
+    def break_ties(self, worth: float) -> None:
+        """Let choices cost a little more, by their number; all of it together is worth so many units at most."""
+        packed = self.packed
+        number = np.arange(len(packed.costs)) - packed.offsets[:-1][packed.node_of]
+        self._ties = np.floor(worth / max(1, len(packed.nodes)) * _scattered(number, packed.sizes[packed.node_of]))
+        starts = packed.offsets[:-1]
+        self._most_ties = float(np.maximum.reduceat(self._ties, starts).sum()) if len(starts) else 0.0
         self.set_prices(self.prices)
 
     def set_prices(self, prices: Floats) -> None:
@@ -59,7 +74,7 @@ class Dual:
         packed = self.packed
         self.prices = prices
         cumulated = np.concatenate([[0.0], np.cumsum(prices)])
-        self.costs = packed.costs + _priced(packed.loads, cumulated, len(packed.costs))
+        self.costs = packed.costs + self._ties + _priced(packed.loads, cumulated, len(packed.costs))
         self._entries, self.matrices = packed.entries, packed.matrices
         if len(packed.pair_loads.owner):
             extra = _priced(packed.pair_loads, cumulated, len(packed.matrices))
@@ -101,7 +116,7 @@ class Dual:
         for level in levels:
             self._pass(level, DOWN, UP)
         rest = sum(self._pass(level, UP, DOWN) for level in reversed(levels))
-        self.bound = self.packed.constant - self._paid_room + self._forest + rest
+        self.bound = self.packed.constant - self._paid_room - self._most_ties + self._forest + rest
         self._age = 0 if self.bound < before else self._age + 1
         return self.bound
 
@@ -235,6 +250,15 @@ def _batch_minima(table: Floats, messages: Floats) -> Floats:
         part = messages[start : start + step]
         np.min(table - part[:, None, :], axis=2, out=least[start : start + step])
     return least
+
+
+def _scattered(number: Indices, size: Indices) -> Floats:
+    """Numbers between 0 and 1 that look random and are the same everywhere (the finaliser of SplitMix64)."""
+    mixed = (number + 1).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + size.astype(np.uint64)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    scattered: Floats = (mixed ^ (mixed >> np.uint64(31))) / 2.0**64
+    return scattered
 
 
 def _priced(spans: Spans, cumulated: Floats, size: int) -> Floats:

@@ -29,11 +29,15 @@ Tell = Callable[[float, float, "dict[int, int] | None"], None]
 
 SMALL = 3_000  # edge entries up to which the integer program is the quickest way
 LARGE = 250_000  # edge entries up to which the integer program is tried
+QUICK = 40_000  # edge entries up to which all that can be better is solved at once
+NARROW = 1e-4  # relative gap up to which that is so for more: the best choice known is likely to be best
 LARGE_PART = 20_000  # edge entries up to which it is tried on a part that only yields a choice
 WARM_UP = 20  # sweeps before memory is priced
 MOVES = 5  # rounds of moves to the cheapest choices
 LOOK = 10  # sweeps between two looks at the choices
+LEAST_LOOKS, MOST_LOOKS = 3, 12  # looks while choices get better
 STALLED = 1e-6  # relative gain of the bound in a look below which sweeping stops
+GAP_STALLED = 0.03  # the same, relative to the gap
 PRICE_LOOK = 50  # iterations of pricing between two unions of the choices seen
 PRICE_STALLED = 2e-4  # relative gain of the bound in such a time below which pricing stops
 PRICE_SHARE = 0.5  # of the time left, for pricing
@@ -42,6 +46,7 @@ WORTH_OF_SPREAD = 1e-3  # the least that stands for the bound there, relative to
 TIE_WORTH = 1e-3  # what all rows' room costs on top, relative to the prices: of equal choices, the smaller
 HIGHER = (1.0, 1.01, 1.05, 1.2, 1.6, 2.5)  # prices at which best choices are sought until one fits, relative to
 LOWER = (0.99, 0.95, 0.8)  # those of the best bound; and until one overfills memory
+TIES_WORTH = 1e-3  # relative to the bound: what breaking ties may cost
 TIED = 1e-7  # relative to the bound: choices as near to it as this may be best
 MINIMISER_SHARE = 0.1  # of the time limit, for the best choice at given prices
 CLOSE_ENOUGH = 1e-5  # relative distance to the bound at which that choice is good enough
@@ -82,21 +87,22 @@ class Found:
     price: float | None = None
 
 
-def settle(graph: Graph, clock: Clock, target_gap: float = 0.0) -> Found:
+def settle(graph: Graph, clock: Clock, target_gap: float = 0.0, cutoff: float = math.inf) -> Found:
     """Reduce a graph, then solve what is left; the graph is reduced in place.
 
     Args:
         graph: The graph; `Graph.recover` completes the choice that comes back.
         clock: When to stop.
         target_gap: Relative distance of cost and bound at which to stop.
+        cutoff: Only choices that cost less are sought.
 
     Raises:
         Infeasible: If no choice is valid.
     """
     reduce(graph, clock)
-    found = solve_small(graph, clock)
+    found = solve_quickly(graph, clock)
     if found is None:
-        search = Search(graph, clock, ignore, target_gap)
+        search = Search(graph, clock, ignore, target_gap, cutoff)
         search.run()
         found = search.found()
     return found
@@ -109,19 +115,21 @@ def reduce(graph: Graph, clock: Clock) -> None:
         Infeasible: If no choice is valid.
     """
     drop_slack_rows(graph)
-    simplify(graph)
+    simplify(graph, clock)
     drop_slack_rows(graph)
     clock.spend(entries(graph))
 
 
-def solve_small(graph: Graph, clock: Clock) -> Found | None:
-    """The solution of a reduced graph if nothing is left of it, or if it is small; None if it is not.
+def solve_quickly(graph: Graph, clock: Clock) -> Found | None:
+    """The solution of a reduced graph if nothing is left of it, or of time, or if it is small; None if it is not.
 
     Raises:
         Infeasible: If no choice is valid.
     """
     if not graph.costs:
         return Found({}, graph.constant, graph.constant, proven=True)
+    if clock.expired:
+        return Found(None, math.inf, -math.inf, proven=False)
     if entries(graph) <= SMALL and rows_filled(graph) <= SMALL:
         return integer_program(graph, clock)
     return None
@@ -199,14 +207,20 @@ class Search:
         Raises:
             Infeasible: If no choice is valid.
         """
-        self._sweep(WARM_UP)
-        if len(self.packed.room) and not self.done:
-            self._price()
+        self._sweep(WARM_UP if len(self.packed.room) else LOOK)
+        if not self.done:
+            self.dual.break_ties(TIES_WORTH * abs(self.bound))
+            if len(self.packed.room):
+                self._price()
+            else:
+                self._sweep_for_choices()
+            self.dual.break_ties(0.0)
+            self._sweep()
         while not self.done:
             before = self.bound, self.cost
             if self._close_in():
                 break
-            self._sweep(WARM_UP)
+            self._sweep()
             if self.bound - before[0] <= STALLED * abs(self.bound) and self.cost == before[1]:
                 break
         if not self.done and entries(self.graph) + rows_filled(self.graph) <= LARGE:
@@ -267,6 +281,23 @@ class Search:
             self.bound = self.graph.units.reachable(bound)
         return bound
 
+    def _sweep_for_choices(self) -> None:
+        """Sweep as long as the choices read off the messages get better."""
+        for look in range(MOST_LOOKS):
+            before = self.cost
+            for _ in range(LOOK):
+                self._swept()
+            self._look()
+            if self.done or (look >= LEAST_LOOKS and self.cost == before):
+                return
+
+    def _look(self) -> None:
+        """Offer the choice that the messages tell, and what moves make of it."""
+        choice = self.dual.decode()
+        self._offer(choice)
+        self._offer(self.dual.improve(choice, MOVES))
+        self.tell(self.cost, self.bound, None)
+
     def _sweep(self, sweeps: int | None = None) -> None:
         """Sweep so often, or until the bound stalls; look at the choices now and then."""
         count = 0
@@ -277,11 +308,10 @@ class Search:
                 if self.clock.expired:
                     break
             count += LOOK
-            choice = self.dual.decode()
-            self._offer(choice)
-            self._offer(self.dual.improve(choice, MOVES))
-            self.tell(self.cost, self.bound, None)
-            if self.bound - before <= STALLED * abs(self.bound):
+            self._look()
+            known = self.cost < math.inf
+            enough = GAP_STALLED * (self.cost - self.bound) if known else STALLED * abs(self.bound)
+            if self.bound - before <= enough:
                 return
 
     def _price(self) -> None:
@@ -392,61 +422,68 @@ class Search:
         slack = self._first_slack(forced)
         while not self.done:
             gap = self.cost - self.dual.bound
-            slack = gap if slack > gap / 2 else slack
+            quick = LARGE if gap <= NARROW * abs(self.cost) else QUICK
+            slack = gap if slack > gap / 2 or self._size(forced <= gap) <= quick else slack
             keep = (forced <= slack) | (forced <= least)
             if self.choice is not None:
                 keep[self.packed.offsets[:-1] + self.choice] = True
             whole = slack == gap or bool(keep.all())
             share = WHOLE_SHARE if whole else PART_SHARE
-            solved = self._is_small(keep) and self._solve_part(keep, self.clock.part(share * self.clock.left_s))
-            if whole and solved:
-                if self.cost == math.inf:
+            if not self._is_small(keep):
+                return False
+            clock = self.clock.part(share * self.clock.left_s)
+            least_inside = self._solve_part(keep, clock)
+            if whole:
+                if min(least_inside, self.cost) == math.inf:
                     raise Infeasible(NOTHING_FITS)
-                self.bound = self.cost
-                return True
-            if whole or not solved:
+                self.bound = max(self.bound, min(least_inside, self.cost))
+                return self.closed
+            if least_inside < self.cost:
                 return False
             slack = max(8 * slack, CLOSE * abs(self.dual.bound), 1.0)
         return False
 
     def _is_small(self, keep: Mask) -> bool:
         """Whether a part is so much smaller than the whole that it is worth solving."""
+        return self._size(keep) <= max(SHRUNK * self.packed.work, LARGE if len(self.packed.room) else LARGE_PART)
+
+    def _size(self, keep: Mask) -> float:
+        """Number of edge entries of a part."""
         packed = self.packed
         counts = np.add.reduceat(keep, packed.offsets[:-1], dtype=np.float64)
-        size = float((counts[packed.pair_u] * counts[packed.pair_v]).sum())
-        return size <= max(SHRUNK * packed.work, LARGE if len(packed.room) else LARGE_PART)
+        return float((counts[packed.pair_u] * counts[packed.pair_v]).sum())
 
     def _first_slack(self, forced: Floats) -> float:
         """The slack at which about two choices a node are left."""
         count = min(2 * len(self.packed.nodes), len(forced) - 1)
         return float(np.partition(forced, count)[count])
 
-    def _solve_part(self, keep: Mask, clock: Clock) -> bool:
-        """Solve a part; offer its choice; whether nothing in the part is better than what is known then."""
+    def _solve_part(self, keep: Mask, clock: Clock) -> float:
+        """Solve a part and offer its choice; returns what everything in the part costs at least."""
+        bound = -math.inf
         for _ in range(ROW_ROUNDS):
             rows = np.array(sorted(self.rows), dtype=np.int64)
             part = narrow(self.packed, keep, rows, self.graph.units)
             try:
                 found = self._settle_part(part, clock)
             except Infeasible:
-                return True
+                return math.inf
             self.clock.spend(clock.work)
-            if found is None or found.choice is None:
-                return False
+            if found is None:
+                return bound
+            bound = max(bound, found.bound)
+            if found.choice is None:
+                return bound
             over = self._offer(part.complete(part.graph.recover(found.choice)))
-            if over.max(initial=0.0) <= 0.0:
-                return found.proven
+            if over.max(initial=0.0) <= 0.0 or clock.expired:
+                return bound
             self._respect(over)
-            if clock.expired:
-                return False
-        return False
+        return bound
 
     def _settle_part(self, part: Narrowed, clock: Clock) -> Found | None:
         """Settle a part, by the integer program if it is not too large."""
         graph = part.graph
-        drop_slack_rows(graph)
-        simplify(graph)
-        drop_slack_rows(graph)
+        reduce(graph, clock)
         size = entries(graph)
         if not graph.costs or size <= SMALL:
             return settle(graph, clock)
@@ -454,7 +491,7 @@ class Search:
             return integer_program(graph, clock) if size + rows_filled(graph) <= LARGE else None
         if size <= LARGE_PART:
             return integer_program(graph, clock)
-        return settle(graph, clock)
+        return settle(graph, clock, cutoff=self.cost)
 
     def _respect(self, over: Floats) -> None:
         """Add the rows that are overfilled most, some apart from each other."""
@@ -489,7 +526,7 @@ class Search:
             keep = inside[packed.node_of] & (forced < self.cost)
             keep[packed.offsets[:-1] + self.choice] = True
             clock = self.clock.part(REGION_S)
-            solved = self._solve_part(keep, clock)
+            solved = self._solve_part(keep, clock) >= self.cost
             quick = solved and clock.left_s > REGION_S / 2
             size = min(int(size * 1.2) + 1, len(packed.nodes)) if quick else max(FIRST_REGION // 4, int(size * 0.8))
 

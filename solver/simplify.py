@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .clock import Clock
 from .graph import Graph, Indices
 from .problem import Floats
 
@@ -32,15 +33,19 @@ class Minimised:
         choice[self.node] = int(np.argmin(total))
 
 
-def simplify(graph: Graph) -> None:
+def simplify(graph: Graph, clock: Clock | None = None) -> None:
     """Apply all reductions until none applies.
+
+    Args:
+        graph: The graph, reduced in place.
+        clock: When to stop early; what was applied by then is as exact as ever.
 
     Raises:
         Infeasible: If a node has no choice left.
     """
     queue = deque(sorted(graph.costs))
     waiting = set(queue)
-    while queue:
+    while queue and not (clock is not None and clock.expired):
         node = queue.popleft()
         waiting.discard(node)
         if node not in graph.costs:
