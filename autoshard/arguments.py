@@ -119,11 +119,11 @@ def flat_fixed(prefix: Any, tree: Any, names: Sequence[str], mesh: Mesh | Abstra
     if prefix is None:
         return {}
     try:
-        broadcast = jax.tree.broadcast(prefix, tree, is_leaf=_is_leaf)
+        leaves = jax.tree.leaves(jax.tree.broadcast(prefix, tree, is_leaf=_is_leaf), is_leaf=_is_leaf)
     except ValueError as error:
         apart = list(_prefix_faults(prefix, tree, what)) or [str(error)]
-        raise_all(SpecError, f"{what} must be a prefix of the tree that it is for:", apart)
-    leaves = jax.tree.leaves(broadcast, is_leaf=_is_leaf)
+        lines = "\n  ".join([f"{what} must be a prefix of the tree that it is for:", *apart])
+        raise SpecError(lines) from error
     shapes = [tuple(leaf.shape) for leaf in jax.tree.leaves(tree)]
     sizes = dict(zip(mesh.axis_names, mesh.axis_sizes))
     faults: list[str] = []

@@ -484,8 +484,10 @@ def _value(leaf: Any) -> Any:
 
 def _metadata(leaf: Any) -> Mapping[str, Any]:
     """The metadata of an nnx variable; of a linen box its fields."""
-    reader = getattr(leaf, "get_metadata", None)
-    return dict(reader()) if callable(reader) else {"out_sharding": leaf.names, "sharding_rules": _box_rules(leaf)}
+    reader: Any = getattr(leaf, "get_metadata", None)
+    if reader is None:
+        return {"out_sharding": leaf.names, "sharding_rules": _box_rules(leaf)}
+    return dict(reader())
 
 
 def _box_rules(leaf: Any) -> Any:

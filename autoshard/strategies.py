@@ -161,7 +161,7 @@ def enumerate_strategies(
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """No garbage collection meanwhile: what is made here is kept, and looking through it takes a quarter of the time."""
+    """No garbage collection meanwhile: what is made here is kept; looking through it takes a quarter of the time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -11,6 +11,7 @@ import jax
 import jax.extend.source_info_util as source_info_util
 import jax.numpy as jnp
 import numpy as np
+from jax.core import eval_jaxpr
 from jax.extend import core
 
 from autoshard.errors import CapturedValuesError
@@ -126,7 +127,7 @@ def lift(
 
     def lifted(captured_values: Sequence[Any], *rest: Any, **named: Any) -> Any:
         leaves = jax.tree.leaves((rest, named))
-        return jax.tree.unflatten(out_tree, jax.core.eval_jaxpr(jaxpr, captured_values, *leaves))
+        return jax.tree.unflatten(out_tree, eval_jaxpr(jaxpr, captured_values, *leaves))
 
     return lifted, list(values)
 

@@ -383,7 +383,7 @@ def _batches(
     for start, stop in zip(bounds[:-1].tolist(), bounds[1:].tolist()):
         if half.batch[start] < 0:
             continue
-        columns = np.arange(sizes[half.other[start]])
+        columns = np.arange(int(sizes[half.other[start]]))
         batch = Batch(
             pair=int(half.pair[start]),
             forward=bool(half.forward[start]),
