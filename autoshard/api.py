@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import logging
 import os
 import threading
@@ -12,43 +11,39 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
 import jax
-from jax.sharding import AbstractMesh, Mesh, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh
 
 from autoshard.arguments import Options, flat_fixed, flat_memory, parse_bytes
 from autoshard.baselines import price_baselines, price_fixed
 from autoshard.constraints import Constraints, Leaves, resolve
 from autoshard.costs import MeshModel
-from autoshard.emit import emit
-from autoshard.errors import CapturedValuesError, InputError, OptionError, PlanMismatchError, did_you_mean, raise_all
+from autoshard.errors import CapturedValuesError, InputError, OptionError, did_you_mean, raise_all
+from autoshard.given import given_plan
 from autoshard.hardware import mesh_model
 from autoshard.hosts import check_agreement, spans_processes
-from autoshard.plan import Binding, Leaf, Plan, spec_of
-from autoshard.planner import PlanningOptions, fed_back, fingerprint, make_plan
+from autoshard.plan import Binding, Plan
+from autoshard.planner import PlanningOptions, fed_back, make_plan
 from autoshard.progress import show_progress
+from autoshard.running import (
+    NewSignature,
+    abstract_key,
+    config_key,
+    dynamic_shardings,
+    is_another_tree,
+    is_misplaced,
+    jitted,
+)
 from autoshard.shardings import (
-    DEVICE_MEMORY,
     HOST_MEMORY,
-    Fixed,
     abstract_twin,
-    agrees,
     foreign_memory,
     has_explicit_axes,
     planning_mesh,
 )
-from autoshard.tables import nbytes_text
+from autoshard.signatures import Call, signature_of
 from autoshard.trace import Program, abstract, lift, trace
 
 logger: logging.Logger = logging.getLogger("autoshard")
-
-TRACING_SETTINGS = (
-    "jax_enable_x64",
-    "jax_default_matmul_precision",
-    "jax_numpy_dtype_promotion",
-    "jax_default_prng_impl",
-    "jax_threefry_partitionable",
-    "jax_debug_nans",
-)
-"""Settings of JAX under which a function traces to something else: a plan is made for their values."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -205,10 +200,6 @@ class _Planned:
     run: Any
 
 
-class _NewSignature(Exception):
-    """Raised while jit traces: the arguments are not those that the compiled function was planned for."""
-
-
 class Autosharded(Generic[P, R]):
     """A function that plans its shardings on the first call; made by `autoshard`.
 
@@ -231,17 +222,17 @@ class Autosharded(Generic[P, R]):
         self._last: Any = None
         self._lock = threading.RLock()
         functools.update_wrapper(self, fn)
-        self._signature = _signature(fn)
+        self._signature = signature_of(fn)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the planned function; plan it first if these argument shapes are new."""
         if self._last is not None and not kwargs:
             try:
                 return cast(R, self._last(*args))
-            except _NewSignature:
+            except NewSignature:
                 pass
             except ValueError as error:
-                if not (_is_misplaced(error) or _is_another_tree(error)):
+                if not (is_misplaced(error) or is_another_tree(error)):
                     raise
         return cast(R, self._call_slowly(args, kwargs))
 
@@ -319,9 +310,9 @@ class Autosharded(Generic[P, R]):
         try:
             return planned.run(*dynamic)
         except ValueError as error:
-            if not _is_misplaced(error):
+            if not is_misplaced(error):
                 raise
-        return planned.run(*jax.device_put(dynamic, _dynamic_shardings(planned.plan, self._mesh())))
+        return planned.run(*jax.device_put(dynamic, dynamic_shardings(planned.plan, self._mesh())))
 
     def _call_lifted(self, args: Any, kwargs: Any) -> Any:
         """Inside of an enclosing trace: plan with the values that are used from there as an argument of their own."""
@@ -361,7 +352,7 @@ class Autosharded(Generic[P, R]):
         call = self._signature.call(args, kwargs, self._options)
         mesh = self._mesh()
         memory = self._memory(call)
-        key = (mesh, call.static, _abstract_key(call.dynamic), memory, _config_key())
+        key = (mesh, call.static, abstract_key(call.dynamic), memory, config_key())
         with self._lock:
             if key not in self._plans:
                 self._plans[key] = self._make(call, mesh, memory)
@@ -377,14 +368,14 @@ class Autosharded(Generic[P, R]):
                 self.__name__, count,
             )  # fmt: skip
 
-    def _memory(self, call: _Call) -> tuple[str | None, ...]:
+    def _memory(self, call: Call) -> tuple[str | None, ...]:
         """The memory of every dynamic leaf: as ``in_shardings`` says, else where it is; empty if all on devices."""
         own = [foreign_memory(getattr(leaf, "sharding", None)) for leaf in jax.tree.leaves(call.dynamic)]
         shardings = self._options.in_shardings
         kept = own if shardings is None or call.kwargs else flat_memory(shardings, call.dynamic, own)
         return tuple(kept) if any(kept) else ()
 
-    def _make(self, call: _Call, mesh: Mesh | AbstractMesh, memory: tuple[str | None, ...]) -> _Planned:
+    def _make(self, call: Call, mesh: Mesh | AbstractMesh, memory: tuple[str | None, ...]) -> _Planned:
         with jax.sharding.use_abstract_mesh(abstract_twin(mesh)):
             program = trace(
                 self._fn,
@@ -394,7 +385,7 @@ class Autosharded(Generic[P, R]):
                 jit_options=self._signature.jit_options(self._options),
             )
         planning = self._planning_options(program, mesh, memory)
-        plan = self._given_plan(program, planning) or self._search(program, planning)
+        plan = given_plan(self._options, program, planning) or self._search(program, planning)
         out_tree = jax.tree.structure(program.out_info)
         shapes = jax.tree.map(abstract, call.dynamic)
         plan.bind(
@@ -406,11 +397,11 @@ class Autosharded(Generic[P, R]):
                 price_fixed=lambda fixed: price_fixed(
                     program, planning, flat_fixed(fixed, program.args_info[0], program.argument_names, mesh, "against")
                 ),
-                lower_on=lambda devices: _jitted(plan, program, devices, shapes, out_tree).lower(*shapes),
+                lower_on=lambda devices: jitted(plan, program, devices, shapes, out_tree).lower(*shapes),
             )
         )
         logger.info("%s", _summary(plan))
-        return _Planned(plan, _jitted(plan, program, mesh, shapes, out_tree))
+        return _Planned(plan, jitted(plan, program, mesh, shapes, out_tree))
 
     def _planning_options(
         self, program: Program, mesh: Mesh | AbstractMesh, memory: tuple[str | None, ...]
@@ -447,29 +438,6 @@ class Autosharded(Generic[P, R]):
         with show_progress(program.name) as on_progress:
             return make_plan(program, replace(planning, on_progress=on_progress))
 
-    def _given_plan(self, program: Program, planning: PlanningOptions) -> Plan | None:
-        given = self._options.plan
-        if given is None:
-            return None
-        plan = given if isinstance(given, Plan) else Plan.load(given)
-        expected = fingerprint(program, planning.mesh)
-        if plan.fingerprint != expected:
-            raise PlanMismatchError(_what_differs(plan, program, planning))
-        contradictions = [
-            *_other_shardings(plan.arguments, planning.fixed_arguments, "in_shardings"),
-            *_other_shardings(plan.results, planning.fixed_outputs, "out_shardings"),
-            *_not_the_same(plan, planning),
-            *_other_memory(plan, planning),
-        ]
-        budget = self._options.memory_budget
-        if budget is not None and plan.predicted.peak_memory_bytes > budget:
-            needed = nbytes_text(plan.predicted.peak_memory_bytes)
-            contradictions.append(f"memory_budget: {nbytes_text(budget)} is asked for, the plan needs {needed}")
-        raise_all(
-            PlanMismatchError, f"the plan of {plan.function!r} contradicts the options: plan again", contradictions
-        )
-        return plan.model_copy()
-
 
 def _result_memory(
     program: Program, out_shardings: Any, ties: Mapping[int, int], memory: Sequence[str | None]
@@ -487,125 +455,6 @@ def _shape(atom: Any) -> tuple[int, ...]:
     return tuple(getattr(atom.aval, "shape", ()))
 
 
-def _other_shardings(leaves: Sequence[Leaf], fixed: Mapping[int, Fixed], what: str) -> list[str]:
-    """Leaves that a plan shards otherwise than the caller fixed."""
-    return [
-        f"{what}: {leaves[number].name} is planned as {spec_of(leaves[number].spec)}"
-        for number, dims in fixed.items()
-        if not agrees(spec_of(leaves[number].spec), dims)
-    ]
-
-
-def _not_the_same(plan: Plan, planning: PlanningOptions) -> list[str]:
-    """Arguments that a plan shards differently though the caller wants them alike."""
-    pairs = [(plan.arguments[a], plan.arguments[b]) for a, b in planning.same_arguments]
-    return [f"same_as: {a.name} is not planned as {b.name}" for a, b in pairs if a.spec != b.spec]
-
-
-def _other_memory(plan: Plan, planning: PlanningOptions) -> list[str]:
-    """What is planned otherwise than it is asked for: memory of arguments and results, constraints in the code."""
-    faults = [
-        f"memory: {leaf.name} is planned in {leaf.memory_kind or DEVICE_MEMORY}, wanted in {kind or DEVICE_MEMORY}"
-        for leaves, kinds in ((plan.arguments, planning.argument_memory), (plan.results, planning.result_memory))
-        for leaf, kind in zip(leaves, kinds or [None] * len(leaves))
-        if leaf.memory_kind != kind
-    ]
-    if plan.reopened != planning.reopen:
-        faults.append(f"constraints: the plan was made with in_code={'reopen' if plan.reopened else 'keep'!r}")
-    return faults
-
-
-def _what_differs(plan: Plan, program: Program, planning: PlanningOptions) -> str:
-    """Why a plan is not for this program."""
-    wanted = dict(planning.mesh.sizes)
-    if dict(plan.mesh.sizes) != wanted:
-        return f"the plan of {plan.function!r} is for a mesh {dict(plan.mesh.sizes)}, this one is {wanted}: plan again"
-    names = tuple(leaf.name for leaf in plan.arguments)
-    if names != program.argument_names:
-        return f"the plan of {plan.function!r} has other arguments than {program.name!r}: plan again"
-    return (
-        f"the plan of {plan.function!r} was made for another program than this {program.name!r} (its code, argument "
-        "shapes, donation or the version of JAX have changed): plan again"
-    )
-
-
-def _jitted(plan: Plan, program: Program, mesh: Mesh | AbstractMesh, dynamic: tuple[Any, ...], out_tree: Any) -> Any:
-    """The planned function over the dynamic arguments, jitted with the plan's shardings."""
-    inner = planning_mesh(mesh)
-    flat = emit(plan, program.jaxpr, inner)
-    expected = _abstract_key(dynamic)
-    out_shardings = plan.shardings_on(mesh)[1]
-    configuration = _config_key()
-
-    def on_tree(*arguments: Any) -> Any:
-        return jax.tree.unflatten(out_tree, flat(*jax.tree.leaves(arguments)))
-
-    body: Callable[..., Any] = on_tree
-    if has_explicit_axes(mesh):
-        outs = out_shardings if out_tree.num_leaves else PartitionSpec()
-        body = jax.sharding.auto_axes(on_tree, axes=mesh.axis_names, out_sharding=outs)
-
-    def checked(*arguments: Any) -> Any:
-        if _abstract_key(arguments) != expected or _config_key() != configuration:
-            raise _NewSignature
-        return body(*arguments)
-
-    functools.update_wrapper(checked, flat)
-    donated = _donated_positions(plan, dynamic)
-    shardings = _dynamic_shardings(plan, mesh)
-    return jax.jit(checked, in_shardings=shardings, out_shardings=out_shardings, donate_argnums=donated)
-
-
-def _dynamic_shardings(plan: Plan, mesh: Mesh | AbstractMesh) -> tuple[Any, ...]:
-    """Shardings of the dynamic arguments: positions, then keywords in alphabetical order."""
-    args, kwargs = plan.shardings_on(mesh)[0]
-    return (*args, *(kwargs[name] for name in sorted(kwargs)))
-
-
-def _config_key() -> tuple[Any, ...]:
-    """The settings of JAX that change what a function traces to."""
-    return tuple(getattr(jax.config, name) for name in TRACING_SETTINGS)
-
-
-def _donated_positions(plan: Plan, dynamic: tuple[Any, ...]) -> tuple[int, ...]:
-    """Which dynamic arguments are donated: those whose leaves all are."""
-    positions, start = [], 0
-    for position, argument in enumerate(dynamic):
-        stop = start + len(jax.tree.leaves(argument))
-        if stop > start and all(leaf.donated for leaf in plan.arguments[start:stop]):
-            positions.append(position)
-        start = stop
-    return tuple(positions)
-
-
-def _abstract_key(tree: Any) -> Any:
-    """Structure, shapes, types and weakness of all leaves: what a plan is made for."""
-    leaves, structure = jax.tree.flatten(tree)
-    return structure, tuple(_leaf_key(leaf) for leaf in leaves)
-
-
-def _leaf_key(leaf: Any) -> Any:
-    aval = leaf if isinstance(leaf, jax.ShapeDtypeStruct) else jax.typeof(leaf)
-    return aval.shape, str(jax.dtypes.canonicalize_dtype(aval.dtype, allow_extended_dtype=True)), bool(aval.weak_type)
-
-
-def _is_another_tree(error: ValueError) -> bool:
-    """Whether jit refuses arguments because their number or tree is not that of its shardings, which are a plan's."""
-    return "pjit in_shardings" in str(error)
-
-
-def _is_misplaced(error: ValueError) -> bool:
-    """Whether jit refuses an argument because it lives elsewhere than planned."""
-    text = str(error)
-    return (
-        "Received incompatible devices" in text
-        or "does not match the sharding" in text
-        or "incompatible shardings" in text
-        or "must match the mesh passed to shardings" in text
-        or "Memory kinds passed to jax.jit does not match" in text
-    )
-
-
 def _summary(plan: Plan) -> str:
     predicted, solver = plan.predicted, plan.solver
     return (
@@ -613,91 +462,3 @@ def _summary(plan: Plan) -> str:
         f"{predicted.step_seconds * 1e3:.3g} ms a call, {predicted.wire_bytes / 2**20:,.1f} MiB on the wire, peak "
         f"{predicted.peak_memory_bytes / 2**30:.3g} GiB per device"
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """The arguments of one call: positions and names, and which of them are static."""
-
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    static_numbers: frozenset[int]
-    static_names: frozenset[str]
-
-    @property
-    def dynamic(self) -> tuple[Any, ...]:
-        """What the jitted function is called with: positions, then keywords in alphabetical order."""
-        args = tuple(a for i, a in enumerate(self.args) if i not in self.static_numbers)
-        return (*args, *(self.kwargs[k] for k in sorted(self.kwargs) if k not in self.static_names))
-
-    @property
-    def static(self) -> tuple[Any, ...]:
-        """The static arguments, as part of a dictionary's key."""
-        numbers = tuple((i, type(self.args[i]), self.args[i]) for i in sorted(self.static_numbers))
-        return numbers + tuple((k, type(self.kwargs[k]), self.kwargs[k]) for k in sorted(self.static_names))
-
-    @property
-    def abstract_args(self) -> tuple[Any, ...]:
-        """Positional arguments as shapes."""
-        return tuple(a if i in self.static_numbers else jax.tree.map(abstract, a) for i, a in enumerate(self.args))
-
-    @property
-    def abstract_kwargs(self) -> dict[str, Any]:
-        """Keyword arguments as shapes."""
-        return {k: v if k in self.static_names else jax.tree.map(abstract, v) for k, v in self.kwargs.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class _Signature:
-    """How keyword arguments map to positions."""
-
-    parameters: inspect.Signature | None
-    names: tuple[str, ...]
-
-    def call(self, args: Any, kwargs: Any, options: Options) -> _Call:
-        """Keyword arguments bound to positions as far as the signature has them, static arguments set apart."""
-        if self.parameters is not None and kwargs:
-            bound = self.parameters.bind(*args, **kwargs)
-            args, kwargs = bound.args, bound.kwargs
-        numbers = self.static_positions(options)
-        named = frozenset(self._static_names(options))
-        return _Call(tuple(args), dict(kwargs), numbers & frozenset(range(len(args))), named & frozenset(kwargs))
-
-    def lifted(self, call: _Call) -> inspect.Signature:
-        """The signature with values of an enclosing trace in front, and without static arguments."""
-        kind = inspect.Parameter
-        names = [name for i, name in enumerate(self.names[: len(call.args)]) if i not in call.static_numbers]
-        positional = [kind(name, kind.POSITIONAL_ONLY) for name in ("captured_values", *names)]
-        return inspect.Signature([*positional, kind("args", kind.VAR_POSITIONAL), kind("kwargs", kind.VAR_KEYWORD)])
-
-    def jit_options(self, options: Options) -> dict[str, Any]:
-        """The same options for `jax.jit`, given that what can be positional is."""
-        donated = {n if n >= 0 else len(self.names) + n for n in options.donate_argnums}
-        donated |= {self.names.index(n) for n in options.donate_argnames if n in self.names}
-        return {
-            "static_argnums": tuple(sorted(self.static_positions(options))),
-            "static_argnames": self._static_names(options),
-            "donate_argnums": tuple(sorted(donated)),
-            "donate_argnames": tuple(n for n in options.donate_argnames if n not in self.names),
-        }
-
-    def _static_names(self, options: Options) -> tuple[str, ...]:
-        """Names of static arguments, numbered ones included: a call may give those by name."""
-        numbered = [self.names[i] for i in sorted(self.static_positions(options)) if i < len(self.names)]
-        return tuple(dict.fromkeys((*numbered, *options.static_argnames)))
-
-    def static_positions(self, options: Options) -> frozenset[int]:
-        """Positions of static arguments, named ones included."""
-        count = len(self.names)
-        numbers = {n if n >= 0 else count + n for n in options.static_argnums}
-        return frozenset(numbers | {self.names.index(n) for n in options.static_argnames if n in self.names})
-
-
-def _signature(fn: Callable[..., Any]) -> _Signature:
-    try:
-        parameters = inspect.signature(fn)
-    except (TypeError, ValueError):
-        return _Signature(None, ())
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    names = tuple(name for name, p in parameters.parameters.items() if p.kind in positional)
-    return _Signature(parameters, names)
