@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from autoshard.inferring import dim_sharding as dim_sharding
     from autoshard.inferring import fsdp_sharding as fsdp_sharding
     from autoshard.inferring import infer_sharding as infer_sharding
+    from autoshard.inferring import prefer_sharding as prefer_sharding
     from autoshard.inferring import stacked_sharding as stacked_sharding
     from autoshard.inferring import state_sharding as state_sharding
     from autoshard.inferring import where_named as where_named
@@ -41,6 +42,7 @@ _HOMES = {
     "fsdp_sharding": "autoshard.inferring",
     "infer_sharding": "autoshard.inferring",
     "nnx_autoshard": "autoshard.adapters",
+    "prefer_sharding": "autoshard.inferring",
     "register_rule": "autoshard.rules.custom",
     "stacked_sharding": "autoshard.inferring",
     "state_sharding": "autoshard.inferring",
@@ -60,6 +62,7 @@ __all__ = [
     "fsdp_sharding",
     "infer_sharding",
     "nnx_autoshard",
+    "prefer_sharding",
     "register_rule",
     "stacked_sharding",
     "state_sharding",

@@ -124,7 +124,8 @@ def autoshard(
         mesh: The devices: a `Mesh` (Auto or Explicit axes), or an `AbstractMesh` to plan without devices. Left out,
             the mesh of `jax.set_mesh` is used.
         in_shardings: As of `jax.jit`: a prefix tree of PartitionSpecs or NamedShardings over the positional arguments.
-            ``None`` leaves, and dimensions that are ``PartitionSpec.UNCONSTRAINED``, are free.
+            ``None`` leaves, and dimensions that are ``PartitionSpec.UNCONSTRAINED``, are free; leaves made by
+            `prefer_sharding` are wishes.
         out_shardings: The same for the results.
         static_argnums: As of `jax.jit`.
         static_argnames: As of `jax.jit`.
@@ -409,7 +410,8 @@ class Autosharded(Generic[P, R]):
         options = self._options
         model = mesh_model(mesh, options.hardware)
         budget = options.memory_budget
-        fixed = flat_fixed(options.in_shardings, program.args_info[0], program.argument_names, mesh, "in_shardings")
+        asked = (options.in_shardings, program.args_info[0], program.argument_names, mesh, "in_shardings")
+        fixed = flat_fixed(*asked, hints="skipped")
         outputs = flat_fixed(options.out_shardings, program.out_info, program.output_names, mesh, "out_shardings")
         jaxpr = program.jaxpr.jaxpr
         demands = resolve(
@@ -422,6 +424,7 @@ class Autosharded(Generic[P, R]):
         return PlanningOptions(
             mesh=model,
             budget_bytes=float(model.device.usable_memory_bytes if budget is None else budget),
+            hinted_arguments=flat_fixed(*asked, hints="taken"),
             fixed_arguments=demands.arguments,
             fixed_outputs=demands.outputs,
             ties={out: argument for out, argument in ties.items() if out not in demands.outputs},

@@ -15,7 +15,7 @@ from autoshard.constraints import Constraints
 from autoshard.costs import MeshModel
 from autoshard.errors import OptionError, SpecError, raise_all
 from autoshard.plan import Plan
-from autoshard.shardings import Fixed, fixed_dims, foreign_memory, without_axes_of_one
+from autoshard.shardings import Fixed, Hint, fixed_dims, foreign_memory, without_axes_of_one
 
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 _UNITS |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
@@ -99,7 +99,15 @@ def _is_leaf(node: Any) -> bool:
     return node is None or isinstance(node, _Leaf)
 
 
-def flat_fixed(prefix: Any, tree: Any, names: Sequence[str], mesh: Mesh | AbstractMesh, what: str) -> dict[int, Fixed]:
+def flat_fixed(
+    prefix: Any,
+    tree: Any,
+    names: Sequence[str],
+    mesh: Mesh | AbstractMesh,
+    what: str,
+    *,
+    hints: Literal["refused", "skipped", "taken"] = "refused",
+) -> dict[int, Fixed]:
     """The shardings that a caller fixed, per flat leaf.
 
     Args:
@@ -108,6 +116,7 @@ def flat_fixed(prefix: Any, tree: Any, names: Sequence[str], mesh: Mesh | Abstra
         names: Their paths, for messages.
         mesh: The mesh.
         what: The option's name, for messages.
+        hints: Whether leaves that are a `Hint` are faults, left out, or the only ones that count.
 
     Returns:
         Flat number to what is fixed; leaves that are free are left out.
@@ -129,8 +138,9 @@ def flat_fixed(prefix: Any, tree: Any, names: Sequence[str], mesh: Mesh | Abstra
     faults: list[str] = []
     fixed: dict[int, Fixed] = {}
     for number, (leaf, shape, name) in enumerate(zip(leaves, shapes, names)):
-        if leaf is None:
+        if leaf is None or (hints != "refused" and isinstance(leaf, Hint) != (hints == "taken")):
             continue
+        leaf = leaf.sharding if hints == "taken" else leaf
         found = list(spec_faults(leaf, shape, mesh))
         faults += [f"{what}: {name}{fault}" for fault in found]
         if not found:

@@ -81,8 +81,8 @@ def _cheapest(program: Program, options: PlanningOptions, fixed: Mapping[int, Fi
 def _free(options: PlanningOptions) -> PlanningOptions:
     """The same options without budget and without what the caller demanded."""
     return replace(
-        options, budget_bytes=None, fixed_arguments={}, fixed_outputs={}, same_arguments=(), on_failure="replicate",
-        on_progress=None,
+        options, budget_bytes=None, fixed_arguments={}, fixed_outputs={}, hinted_arguments={}, same_arguments=(),
+        on_failure="replicate", on_progress=None,
     )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from autoshard.arguments import spec_faults
 from autoshard.errors import OptionError, SpecError, raise_all
-from autoshard.shardings import planning_mesh
+from autoshard.shardings import Hint, planning_mesh
 
 logger: logging.Logger = logging.getLogger("autoshard")
 
@@ -322,6 +322,30 @@ def state_sharding(params: Any, specs: Any) -> ShardingRule:
         return spec
 
     return rule
+
+
+def prefer_sharding(shardings: Any) -> Any:
+    """Shardings as a wish: `autoshard` follows them as ``in_shardings`` unless another sharding pays.
+
+    It pays if it saves more per call than reading the argument once. So an annotation can be a hint where it would be
+    wrong to demand it.
+
+    Args:
+        shardings: A tree of PartitionSpecs, NamedShardings and None, as `infer_sharding` returns it.
+
+    Returns:
+        The same tree of wishes.
+
+    Example:
+        >>> import jax
+        >>> from autoshard import autoshard, prefer_sharding
+        >>> mesh = jax.make_mesh((4, 2), ("x", "y"))
+        >>> shape = jax.ShapeDtypeStruct((512, 512), "float32")
+        >>> wish = prefer_sharding(jax.P("y", "x"))
+        >>> autoshard(lambda a: 2 * a, mesh, in_shardings=(wish,)).plan(shape).arguments[0].spec
+        (('y',), ('x',))
+    """
+    return jax.tree.map(lambda leaf: None if leaf is None else Hint(leaf), shardings, is_leaf=_is_spec)
 
 
 @dataclass(slots=True)

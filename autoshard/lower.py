@@ -48,6 +48,11 @@ TWIN_SECONDS = 1e-7
 the latency of the collectives in between alone takes ten times as long."""
 
 
+HINT_READS = 1.0
+"""What an argument must save per call to be held otherwise than the caller prefers: the time to read it so many times
+where he wants it, and that of a twin. Small beside any collective that moves it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Supplier:
     """Where the users of a value take it from: a node, and the specs that each of its choices holds the value in.
@@ -162,6 +167,7 @@ def lower(
     fixed_outputs: Mapping[int, Fixed] | None = None,
     same_arguments: Sequence[tuple[int, int]] = (),
     twins: Mapping[int, Fixed] | None = None,
+    hints: Mapping[int, Fixed] | None = None,
 ) -> Lowered:
     """Build the optimisation problem of a graph.
 
@@ -174,6 +180,7 @@ def lower(
         fixed_outputs: Flat output number to the sharding that the caller fixed.
         same_arguments: Pairs of flat arguments that have one sharding.
         twins: Flat number of a free argument to the sharding of the fixed argument that it is a twin of.
+        hints: Flat number of a free argument to the sharding that the caller prefers.
 
     Returns:
         The problem and its legend.
@@ -181,7 +188,7 @@ def lower(
     Raises:
         SpecError: A fixed sharding is met by no strategy.
     """
-    lowering = _Lowering(graph, liveness, mesh, budget_bytes, dict(twins or {}))
+    lowering = _Lowering(graph, liveness, mesh, budget_bytes, dict(twins or {}), dict(hints or {}))
     return lowering.run(dict(ties or {}), dict(fixed_outputs or {}), same_arguments)
 
 
@@ -192,6 +199,7 @@ class _Lowering:
     mesh: MeshModel
     budget: float | None
     twins: dict[int, Fixed]
+    hints: dict[int, Fixed]
     names: list[str] = field(default_factory=list)
     costs: list[Floats] = field(default_factory=list)
     edges: list[Edge] = field(default_factory=list)
@@ -307,6 +315,10 @@ class _Lowering:
         if number in self.twins:
             alike = np.array([agrees(spec, self.twins[number]) for spec in column.specs])
             seconds = np.where(alike, 0.0, seconds + TWIN_SECONDS)
+        if number in self.hints:
+            alike = np.array([agrees(spec, self.hints[number]) for spec in column.specs])
+            read = sizes[alike].min(initial=np.inf) / self.mesh.device.memory_bytes_per_s
+            seconds = np.where(alike, seconds, seconds + HINT_READS * read + TWIN_SECONDS) if alike.any() else seconds
         return seconds[column.index]
 
     def _add_supplier(self, value: int) -> None:

@@ -37,6 +37,7 @@ class PlanningOptions:
         budget_bytes: Memory per device; None for no limit.
         fixed_arguments: Flat argument number to the sharding that the caller fixed.
         fixed_outputs: The same for flat results.
+        hinted_arguments: Flat argument number to the sharding that the caller prefers.
         ties: Flat output number to the flat argument that it is fed back to.
         same_arguments: Pairs of flat arguments that have one sharding.
         argument_memory: Per flat argument the memory that it lives in; None for the devices' own. Empty for all there.
@@ -52,6 +53,7 @@ class PlanningOptions:
     budget_bytes: float | None = None
     fixed_arguments: Mapping[int, Fixed] = field(default_factory=dict)
     fixed_outputs: Mapping[int, Fixed] = field(default_factory=dict)
+    hinted_arguments: Mapping[int, Fixed] = field(default_factory=dict)
     ties: Mapping[int, int] = field(default_factory=dict)
     same_arguments: tuple[tuple[int, int], ...] = ()
     argument_memory: tuple[str | None, ...] = ()
@@ -126,6 +128,7 @@ def lower_program(program: Program, graph: Graph, options: PlanningOptions, usab
         budget_bytes=budget, ties=options.ties, fixed_outputs=options.fixed_outputs,
         same_arguments=options.same_arguments,
         twins=twins(program, options.fixed_arguments),
+        hints=options.hinted_arguments,
     )  # fmt: skip
 
 

@@ -32,6 +32,13 @@ Fixed = tuple[Axes | Within | None, ...]
 """A sharding asked for: per dimension the mesh axes, None where it is left free."""
 
 
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """A sharding that is wished for, not demanded; see `prefer_sharding`."""
+
+    sharding: PartitionSpec | NamedSharding
+
+
 def agrees(spec: ShardingSpec, fixed: Fixed) -> bool:
     """Whether a spec is what was asked for, dimension by dimension."""
     return all(_dim_agrees(want, have) for want, have in zip(fixed, spec.dims))

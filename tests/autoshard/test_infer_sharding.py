@@ -17,6 +17,7 @@ from autoshard import (
     dim_sharding,
     fsdp_sharding,
     infer_sharding,
+    prefer_sharding,
     stacked_sharding,
     state_sharding,
     where_named,
@@ -170,3 +171,38 @@ def test_rules_feed_autoshard() -> None:
     x = jnp.ones((32, 64))
     assert step.plan(params, x).in_shardings[0] == shardings
     assert jnp.allclose(step(params, x), jnp.tanh(x @ params["up"]) @ params["down"], rtol=1e-5)
+
+
+def test_a_wish_is_followed_unless_another_sharding_pays() -> None:
+    mesh = jax.make_mesh((4, 2), ("x", "y"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    a = leaf(1024, 1024)
+    wish = prefer_sharding({"a": P("y", "x"), "b": None})
+
+    def elementwise(tree: Any) -> Any:
+        return {"a": jnp.sin(tree["a"]), "b": tree["b"]}
+
+    for spec in (P("y", "x"), P(None, ("y", "x")), P("x", None)):
+        tree = {"a": a, "b": leaf(8)}
+        plan = autoshard(elementwise, mesh, in_shardings=(prefer_sharding({"a": spec, "b": None}),)).plan(tree)
+        assert plan.in_shardings[0]["a"].spec == spec
+    assert autoshard(elementwise, mesh).plan(tree).in_shardings[0]["a"].spec != P("x", None)
+
+    def contracted(tree: Any, x: Any) -> Any:
+        return x @ tree["a"]
+
+    fixed = {"in_shardings": ({"a": P("y", "x"), "b": None}, P(("x", "y"), None))}
+    free = {"in_shardings": (wish, P(("x", "y"), None))}
+    tree, rows = {"a": a, "b": leaf(8)}, leaf(8192, 1024)
+    demanded = autoshard(contracted, mesh, **fixed).plan(tree, rows)
+    wished = autoshard(contracted, mesh, **free).plan(tree, rows)
+    assert demanded.in_shardings[0]["a"].spec == P("y", "x")
+    assert wished.in_shardings[0]["a"].spec == P(None, None)  # nothing to gather
+    assert wished.predicted.step_seconds < demanded.predicted.step_seconds
+
+
+def test_a_wish_has_to_fit_and_is_not_for_results() -> None:
+    step = autoshard(lambda x: x, MESH, hardware="cpu-virtual", in_shardings=(prefer_sharding(P("x")),))
+    with pytest.raises(SpecError, match="extent 6 does not divide into 4 parts"):
+        step.plan(leaf(6))
+    with pytest.raises(SpecError, match="Hint is not a PartitionSpec"):
+        autoshard(lambda x: x, MESH, hardware="cpu-virtual", out_shardings=prefer_sharding(P("x"))).plan(leaf(8))
