@@ -63,7 +63,6 @@ NAMES = {
     "reduced_vary_cast_p": PER_SHARD,
     "relayout": EXPLICIT,
     "remat_opt": UNTRACED,
-    "reshard": EXPLICIT,
     "stage": UNTRACED,
     "tpu_custom_call": CUSTOM,
     "unreachable": UNTRACED,

@@ -9,8 +9,8 @@ abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e
 clz complex conj convert_element_type copy cos cosh digamma div eq eq_to erf erf_inv erfc exp exp2 expm1 floor ge gt
 igamma igamma_grad_a igammac imag integer_pow is_finite layout_constraint le le_to lgamma log log1p log2 logistic lt
 lt_to max min mul mulhi name ne neg nextafter not one_minus_square or philox2x32 philox4x32 polygamma polynomial
-population_count pow real reduce_precision regularized_incomplete_beta rem round rsqrt select_n shard_alike shift_left
-shift_right_arithmetic shift_right_logical sign sin sinh sqrt square stop_gradient sub tan tanh threefry2x32
+population_count pow real reduce_precision regularized_incomplete_beta rem reshard round rsqrt select_n shard_alike
+shift_left shift_right_arithmetic shift_right_logical sign sin sinh sqrt square stop_gradient sub tan tanh threefry2x32
 threefry4x32 with_memory_space_constraint xla_metadata_value xor zeros_like zeta
 """.split()
 

@@ -74,7 +74,7 @@ def _as_rule(shardy: ShardyRule, equation: Equation) -> OpRule | None:
         places += [(len(equation.operands) + k, d) for k, d, *_ in found.results]
         passes = bool(found.results) and not found.reduced
         folds = shardy.operations == 1 and found.reduced and not found.results
-        even = all(tensors[k].shape[d] == found.size for k, d in places)
+        even = all(tensors[k].shape[d : d + 1] == (found.size,) for k, d in places)  # a key has words besides
         in_parts = any(len(place) > 2 for place in (*found.arguments, *found.results))
         if found.size <= 1 or found.whole or found.moved or in_parts or not even or not (passes or folds):
             continue

@@ -25,15 +25,16 @@ def mesh() -> jax.sharding.Mesh:
 
 
 class Counted(nnx.Module):
-    """A layer with a variable that every call updates."""
+    """A layer with dropout and with a variable that every call updates."""
 
     def __init__(self, rngs: nnx.Rngs) -> None:
         self.linear = nnx.Linear(16, 64, rngs=rngs)
+        self.dropout = nnx.Dropout(0.1, rngs=rngs)
         self.calls = nnx.Variable(jnp.zeros((), jnp.int32))
 
     def __call__(self, x: jax.Array) -> jax.Array:
         self.calls[...] += 1
-        return self.linear(x)
+        return self.dropout(self.linear(x))
 
 
 def train_step(model: Any, optimizer: Any, x: jax.Array) -> jax.Array:
@@ -55,6 +56,7 @@ def test_nnx_objects_are_updated_in_place_as_by_jit() -> None:
         wanted = plain(expected, expected_opt, x)
         found = sharded(actual, actual_opt, x)
         assert float(found) == pytest.approx(float(wanted), rel=1e-5)
+    assert not sharded.plan(actual, actual_opt, x).unruled
     assert int(actual.calls[...]) == 3 and int(actual_opt.step[...]) == 3
     plan = sharded.plan(actual, actual_opt, x)
     specs = {leaf.name: leaf.spec for leaf in plan.arguments}
