@@ -533,9 +533,10 @@ class _Pricing:
         scale = self.mesh.wire_scale(result.dtype)
         nbytes = placed[len(self.operands)][1]
         for d, axes in scattered:
-            cost = reduce_scatter(nbytes, axes, self.mesh, scale)
-            yield _priced("reduce-scatter", axes, cost, d)
-            nbytes /= self._parts(axes)
+            for together in zip(axes) if self.mesh.scatters_axis_by_axis else (axes,):
+                cost = reduce_scatter(nbytes, together, self.mesh, scale)
+                yield _priced("reduce-scatter", together, cost, d)
+                nbytes /= self._parts(together)
         done = {*left, *(a for _, axes in scattered for a in axes)}
         for combine, axes in self._reduced(busy, done):
             if combine is Combine.ARG:

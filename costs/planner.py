@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import combinations, permutations
+from itertools import combinations, permutations, product
 from numbers import Integral
 
 import numpy as np
@@ -242,11 +242,16 @@ class Planner:
             for axes in combinations(sorted(over), count):
                 left = tuple(axis for axis in spec.partial if axis not in axes)
                 yield self._reduction("all-reduce", axes, (), ShardingSpec.of(*spec.dims, partial=left), spec)
-                for order, i in ((order, i) for order in permutations(axes) for i in range(spec.rank)):
-                    dims = (*spec.dims[:i], (*spec.dims[i], *order), *spec.dims[i + 1 :])
-                    scattered = ShardingSpec.of(*dims, partial=left)
-                    if scattered.divides(self.shape, self.mesh):
-                        yield self._reduction("reduce-scatter", order, (i,), scattered, spec)
+                if count == 1 or not self.mesh.scatters_axis_by_axis:
+                    yield from self._scatters(axes, left, spec)
+
+    def _scatters(self, axes: tuple[str, ...], left: tuple[str, ...], spec: ShardingSpec) -> Iterator[ReshardStep]:
+        """Every way to scatter the sums over `axes` onto one dimension."""
+        for order, i in product(permutations(axes), range(spec.rank)):
+            dims = (*spec.dims[:i], (*spec.dims[i], *order), *spec.dims[i + 1 :])
+            scattered = ShardingSpec.of(*dims, partial=left)
+            if scattered.divides(self.shape, self.mesh):
+                yield self._reduction("reduce-scatter", order, (i,), scattered, spec)
 
     def _reduction(
         self,

@@ -55,6 +55,21 @@ def test_float32_operands_are_sent_to_tpu_contractions_as_priced(precision: str 
         assert row.predicted_wire_bytes == pytest.approx(row.compiled_wire_bytes, rel=0.01)
 
 
+@needs_libtpu
+@pytest.mark.parametrize("order", [("x", "y"), ("y", "x")], ids=",".join)
+def test_sums_over_a_whole_slice_are_scattered_as_priced(order: tuple[str, str]) -> None:
+    """One reduce-scatter over both axes of a square slice would be compiled to an all-reduce of twice the bytes."""
+    mesh = tpu_mesh("v5e:4x4", {"x": 4, "y": 4})
+    rows, inner = 512, 65536
+    step = autoshard(jnp.matmul, mesh, in_shardings=(P(None, order), P(order)), out_shardings=P(order))
+    plan = step.plan(jax.ShapeDtypeStruct((rows, inner), "bfloat16"), jax.ShapeDtypeStruct((inner, rows), "bfloat16"))
+    assert [(c.kind, c.axes) for c in plan.collectives] == [("reduce-scatter", (axis,)) for axis in order]
+    assert plan.predicted.wire_bytes == 2 * rows * rows * 15 / 16
+    found = plan.verify()
+    assert {row.kind for row in found.rows} == {"reduce-scatter"}
+    assert found.compiled_wire_bytes == pytest.approx(plan.predicted.wire_bytes, rel=0.01)
+
+
 @pytest.mark.parametrize(
     ("primitive", "precision", "dtype"),
     [

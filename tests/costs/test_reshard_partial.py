@@ -114,3 +114,13 @@ def test_a_detour_before_the_sum_is_never_cheaper() -> None:
     for stop in all_specs(("x", "y"), 2):
         for target in all_specs(("x", "y"), 2):
             assert plan_seconds(source, target) <= plan_seconds(source, stop) + plan_seconds(stop, target)
+
+
+def test_on_tpu_sums_are_scattered_axis_by_axis() -> None:
+    """One reduce-scatter for each axis, the major one first: as many bytes as one over both, which would not run."""
+    mesh = MeshModel.preset("tpu-v5e", {"x": 4, "y": 4})
+    for order in (("x", "y"), ("y", "x")):
+        target = ShardingSpec.of(order, None)
+        plan = plan_resharding(ShardingSpec.of(None, None, partial=("x", "y")), target, (4096, 512), ITEMSIZE, mesh)
+        assert [(step.kind, step.axes) for step in plan.steps] == [("reduce-scatter", (axis,)) for axis in order]
+        assert plan.wire_bytes == 4096 * 512 * ITEMSIZE * 15 / 16
