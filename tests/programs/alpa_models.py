@@ -1,0 +1,218 @@
+"""The models of Alpa's auto-sharding tests, restated as plain functions: one training step, or a small graph."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+Shapes = Any
+"""A tree of `jax.ShapeDtypeStruct`."""
+
+Step = tuple[Callable[..., Any], tuple[Shapes, ...]]
+"""A function and the shapes of its arguments; a training step's first argument is its state, which it returns."""
+
+
+def f32(*shape: int) -> jax.ShapeDtypeStruct:
+    """A float32 array."""
+    return jax.ShapeDtypeStruct(shape, "float32")
+
+
+def _adam(loss: Callable[..., Any], params: Shapes, batch: Sequence[Shapes]) -> Step:
+    """One step of Adam: the state is (parameters, first and second moments, count)."""
+
+    def step(state: Any, *data: Any) -> Any:
+        p, m, v, count = state
+        g = jax.grad(loss)(p, *data)
+        m = jax.tree.map(lambda a, b: 0.9 * a + 0.1 * b, m, g)
+        v = jax.tree.map(lambda a, b: 0.999 * a + 0.001 * b * b, v, g)
+        p = jax.tree.map(lambda a, b, c: a - 0.01 * b / (jnp.sqrt(c) + 1e-8), p, m, v)
+        return p, m, v, count + 1
+
+    return step, ((params, params, params, jax.ShapeDtypeStruct((), "int32")), *batch)
+
+
+def _momentum(loss: Callable[..., Any], params: Shapes, stats: Shapes, batch: Sequence[Shapes]) -> Step:
+    """One step of gradient descent with momentum, and running statistics that the loss updates."""
+
+    def step(state: Any, *data: Any) -> Any:
+        p, m, s = state
+        g, s = jax.grad(loss, has_aux=True)(p, s, *data)
+        m = jax.tree.map(lambda a, b: 0.9 * a + b, m, g)
+        return jax.tree.map(lambda a, b: a - 0.1 * b, p, m), m, s
+
+    return step, ((params, params, stats), *batch)
+
+
+def mlp(layers: int, batch: int, width: int) -> Step:
+    """Dense layers with biases, ReLU between them, mean squared error, Adam."""
+    params = [{"kernel": f32(width, width), "bias": f32(width)} for _ in range(layers)]
+
+    def loss(p: Any, x: Any, y: Any) -> Any:
+        for k, layer in enumerate(p):
+            x = x @ layer["kernel"] + layer["bias"]
+            x = jax.nn.relu(x) if k + 1 < layers else x
+        return jnp.mean((x - y) ** 2)
+
+    return _adam(loss, params, (f32(batch, width), f32(batch, width)))
+
+
+def linear_graph(layers: int, batch: int, width: int, *, bias: bool = False) -> Step:
+    """Linear layers, forwards and backwards, and plain gradient descent."""
+    params = [{"w": f32(width, width)} | ({"b": f32(width)} if bias else {}) for _ in range(layers)]
+
+    def step(p: Any, x: Any, y: Any) -> Any:
+        def half_square(weights: Any) -> Any:
+            h = x
+            for layer in weights:
+                h = h @ layer["w"]
+                h = h + layer["b"] if bias else h
+            return h
+
+        out, pull = jax.vjp(half_square, p)
+        (g,) = pull((out - y) * (2 / (batch * width)))
+        return jax.tree.map(jnp.subtract, p, g)
+
+    return step, (params, f32(batch, width), f32(batch, width))
+
+
+def _layer_norm(x: Any, w: Any) -> Any:
+    centred = x - jnp.mean(x, -1, keepdims=True)
+    return centred * lax.rsqrt(jnp.mean(centred**2, -1, keepdims=True) + 1e-12) * w["scale"] + w["bias"]
+
+
+def _dense(inputs: int, outputs: int) -> Shapes:
+    return {"kernel": f32(inputs, outputs), "bias": f32(outputs)}
+
+
+def _norm(width: int) -> Shapes:
+    return {"scale": f32(width), "bias": f32(width)}
+
+
+def _applied(x: Any, w: Any) -> Any:
+    return x @ w["kernel"] + w["bias"]
+
+
+def _dropped(x: Any, key: Any) -> Any:
+    return jnp.where(jax.random.bernoulli(key, 0.9, x.shape), x / 0.9, 0.0)
+
+
+def _bert_shapes(width: int, inner: int) -> Shapes:
+    return {
+        "qkv": _dense(width, 3 * width),
+        "out": _dense(width, width),
+        "norm1": _norm(width),
+        "up": _dense(width, inner),
+        "down": _dense(inner, width),
+        "norm2": _norm(width),
+    }
+
+
+def _bert_layer(x: Any, w: Any, mask: Any, key: Any, heads: int) -> Any:
+    batch, length, width = x.shape
+    keys = jax.random.split(key, 3)
+    parts = _applied(x, w["qkv"]).reshape(batch, length, width, 3)
+    q, v, k = (parts[..., i].reshape(batch, length, heads, width // heads) for i in range(3))
+    scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) / math.sqrt(width / heads)
+    scores = scores + jnp.where(mask > 0, 0.0, -1e10)[:, None, None, :]
+    chances = _dropped(jax.nn.softmax(scores), keys[0])
+    mixed = jnp.einsum("bhqk,bkhd->bqhd", chances, v).reshape(x.shape)
+    a = _layer_norm(_dropped(_applied(mixed, w["out"]), keys[1]) + x, w["norm1"])
+    f = _applied(jax.nn.gelu(_applied(a, w["up"]), approximate=False), w["down"])
+    return _layer_norm(_dropped(f, keys[2]) + a, w["norm2"])
+
+
+def bert(layers: int, batch: int, length: int, width: int, heads: int, *, remat: bool = False) -> Step:
+    """Encoder layers with the norm behind, dropout, mean squared error on the last hidden states, Adam."""
+    params = [_bert_shapes(width, 4 * width) for _ in range(layers)]
+
+    def block(x: Any, w: Any, mask: Any, key: Any) -> Any:
+        return _bert_layer(x, w, mask, key, heads)
+
+    def loss(p: Any, x: Any, mask: Any, label: Any, key: Any) -> Any:
+        for k, w in enumerate(p):
+            x = (jax.checkpoint(block) if remat else block)(x, w, mask, jax.random.fold_in(key, k))
+        return jnp.mean((x - label) ** 2)
+
+    hidden = f32(batch, length, width)
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    return _adam(loss, params, (hidden, jax.ShapeDtypeStruct((batch, length), "int32"), hidden, key))
+
+
+def _convolved(x: Any, kernel: Any, stride: int, groups: int = 1) -> Any:
+    return lax.conv_general_dilated(
+        x, kernel, (stride, stride), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"), feature_group_count=groups
+    )
+
+
+def _batch_norm(x: Any, w: Any, running: Any) -> tuple[Any, Any]:
+    mean, square = jnp.mean(x, (0, 1, 2)), jnp.mean(x**2, (0, 1, 2))
+    variance = square - mean**2
+    running = {"mean": 0.9 * running["mean"] + 0.1 * mean, "var": 0.9 * running["var"] + 0.1 * variance}
+    return (x - mean) * lax.rsqrt(variance + 1e-5) * w["scale"] + w["bias"], running
+
+
+def convnet(layers: int, batch: int, image: int, channels: int) -> Step:
+    """Blocks of convolution of stride 2, batch norm, ReLU and pooling; momentum."""
+    params = [{"kernel": f32(3, 3, channels, channels), "norm": _norm(channels)} for _ in range(layers)]
+    stats = [{"mean": f32(channels), "var": f32(channels)} for _ in range(layers)]
+    rest = image // 2**layers
+
+    def loss(p: Any, s: Any, x: Any, y: Any) -> Any:
+        updated = []
+        for w, running in zip(p, s):
+            x, running = _batch_norm(_convolved(x, w["kernel"], 2), w["norm"], running)
+            x = lax.reduce_window(jax.nn.relu(x), -jnp.inf, lax.max, (1, 2, 2, 1), (1, 1, 1, 1), "SAME")
+            updated.append(running)
+        return jnp.mean((x - y) ** 2), updated
+
+    return _momentum(loss, params, stats, (f32(batch, image, image, channels), f32(batch, rest, rest, channels)))
+
+
+def depthwise(batch: int, image: int, channels: int) -> Step:
+    """A convolution to eight times the channels, one within each channel, one back, ReLU, batch norm; momentum."""
+    wide = 8 * channels
+    params = {"in": f32(3, 3, channels, wide), "own": f32(3, 3, 1, wide), "out": f32(3, 3, wide, channels)}
+    params["norm"] = _norm(channels)
+    stats = {"mean": f32(channels), "var": f32(channels)}
+
+    def loss(p: Any, s: Any, x: Any, y: Any) -> Any:
+        x = _convolved(_convolved(x, p["in"], 1), p["own"], 1, groups=wide)
+        x, s = _batch_norm(jax.nn.relu(_convolved(x, p["out"], 1)), p["norm"], s)
+        return jnp.mean((x - y) ** 2), s
+
+    data = f32(batch, image, image, channels)
+    return _momentum(loss, params, stats, (data, data))
+
+
+def column_gather() -> Step:
+    """A dense layer, half of its columns by an array of indices, another dense layer; gradient descent."""
+
+    def step(p: Any, x: Any, y: Any) -> Any:
+        def loss(weights: Any) -> Any:
+            h = x @ weights[0]
+            return jnp.mean((h[:, jnp.arange(16)] @ weights[1] - y) ** 2)
+
+        return jax.tree.map(lambda a, b: a - 0.01 * b, p, jax.grad(loss)(p))
+
+    return step, ([f32(32, 32), f32(16, 16)], f32(256, 32), f32(256, 16))
+
+
+def attention(batch: int, length: int, width: int, heads: int) -> Step:
+    """Multi-head self-attention, forwards only."""
+    depth = width // heads
+    params = {name: {"w": f32(width, heads, depth), "b": f32(heads, depth)} for name in "qkv"}
+    params["o"] = {"w": f32(heads, depth, width), "b": f32(width)}
+
+    def forward(p: Any, x: Any, mask: Any) -> Any:
+        q, k, v = (jnp.einsum("btd,dnh->btnh", x, p[name]["w"]) + p[name]["b"] for name in "qkv")
+        scores = jnp.einsum("bqnh,bknh->bnqk", q, k) / math.sqrt(depth)
+        scores = scores + jnp.where(mask > 0, 0.0, -1e10)[:, None, None, :]
+        mixed = jnp.einsum("bnqk,bknh->bqnh", jax.nn.softmax(scores), v)
+        return jnp.einsum("bqnh,nhd->bqd", mixed, p["o"]["w"]) + p["o"]["b"]
+
+    return forward, (params, f32(batch, length, width), jax.ShapeDtypeStruct((batch, length), "int32"))
