@@ -413,6 +413,12 @@ def _dynamic_update_slice(at: Region, shards: Sequence[Any]) -> list[Any]:
     return at.bind((operand, jnp.where(mine, update, before), *_starts(starts)))
 
 
+def _tile(at: Region, shards: Sequence[Any]) -> list[Any]:
+    """The copies that this device holds."""
+    split = [_without(at.result_axes(d), at.axes(0, d)) for d in range(len(at.shape(0)))]
+    return at.bind(shards, reps=tuple(n // at.parts(axes) for n, axes in zip(at.params["reps"], split)))
+
+
 # Candidates and running totals
 
 
@@ -684,5 +690,6 @@ _BODIES: dict[str, Body] = {
     "scatter-sub": _scatter,
     "slice": _rearranged,
     "split": _rearranged,
+    "tile": _tile,
     "top_k": _top_k,
 }

@@ -95,8 +95,10 @@ def tile(equation: Equation) -> OpRule:
     shape = equation.operands[0].shape
     repeats = equation.params["reps"]
     copies = [b.factor(n) for n in repeats]
+    split_copies = b.every
     dims = b.factors_of(shape)
-    return b.build([dims], [tuple(more + one for more, one in zip(copies, dims))])
+    result = tuple(more + one for more, one in zip(copies, dims))
+    return b.build([dims], [result], local_factors=split_copies)
 
 
 @rule_for("stack")
