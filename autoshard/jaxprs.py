@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
+import jax
 from jax.extend import core
 from jax.interpreters.partial_eval import dce_jaxpr
 
@@ -31,6 +32,21 @@ def solver_arguments(eqn: core.JaxprEqn, args: Sequence[T]) -> list[T]:
     lengths = eqn.params["const_lengths"]
     start = lengths.matvec + lengths.vecmat
     return [*args[start : start + lengths.solve], *args[sum(lengths) :]]
+
+
+def primitives(jaxpr: core.ClosedJaxpr | core.Jaxpr) -> set[str]:
+    """Names of all primitives in a jaxpr and in those that its equations hold."""
+    found = set()
+    for eqn in opened(jaxpr)[0].eqns:
+        found.add(eqn.primitive.name)
+        for held in jax.tree.leaves(tuple(eqn.params.values()), is_leaf=_is_jaxpr):
+            if _is_jaxpr(held):
+                found |= primitives(held)
+    return found
+
+
+def _is_jaxpr(node: Any) -> bool:
+    return isinstance(node, core.ClosedJaxpr | core.Jaxpr)
 
 
 def without_dead_code(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, cast
 
 import jax
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
 from autoshard.emit import emit
+from autoshard.errors import InputError
+from autoshard.jaxprs import primitives
 from autoshard.plan import Plan
 from autoshard.shardings import has_explicit_axes, planning_mesh
 from autoshard.trace import Program
@@ -25,6 +28,50 @@ TRACING_SETTINGS = (
 """Settings of JAX under which a function traces to something else: a plan is made for their values."""
 
 
+BOUND_TO_DEVICES = frozenset({"custom_partitioning", "inspect_sharding", "io_callback", "pure_callback"})
+"""Primitives that JAX lowers only in programs whose shardings are all of one mesh."""
+
+
+@dataclass(frozen=True, slots=True)
+class Relabelled:
+    """A jitted function on the twin of a mesh with Explicit axes: arrays change their label on the way, and stay put.
+
+    Attributes:
+        run: The jitted function.
+        twin: The mesh that it is jitted for.
+        arguments: Shardings of its arguments, on the twin.
+        results: Shardings of its results, on the mesh itself.
+    """
+
+    run: Any
+    twin: Mesh
+    arguments: tuple[Any, ...]
+    results: Any
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Call it; only from outside of a trace, since labels are types there."""
+        try:
+            context = jax.set_mesh(self.twin)
+        except ValueError as error:
+            raise InputError(
+                "callbacks in a function planned for Explicit axes cannot be traced by an enclosing jit or grad: call "
+                "it from outside, or make the mesh with axis_types=(jax.sharding.AxisType.Auto,) * n"
+            ) from error
+        with context:
+            out = self.run(*jax.device_put(arguments, self.arguments))
+        return jax.device_put(out, self.results)
+
+    @property
+    def lower(self) -> Callable[..., jax.stages.Lowered]:
+        """As of `jax.jit`."""
+        return cast(Callable[..., jax.stages.Lowered], self.run.lower)
+
+    @property
+    def trace(self) -> Callable[..., jax.stages.Traced]:
+        """As of `jax.jit`."""
+        return cast(Callable[..., jax.stages.Traced], self.run.trace)
+
+
 class NewSignature(Exception):
     """Raised while jit traces: the arguments are not those that the compiled function was planned for."""
 
@@ -32,6 +79,9 @@ class NewSignature(Exception):
 def jitted(plan: Plan, program: Program, mesh: Mesh | AbstractMesh, dynamic: tuple[Any, ...], out_tree: Any) -> Any:
     """The planned function over the dynamic arguments, jitted with the plan's shardings."""
     inner = planning_mesh(mesh)
+    if has_explicit_axes(mesh) and isinstance(inner, Mesh) and BOUND_TO_DEVICES & primitives(program.jaxpr):
+        run = jitted(plan, program, inner, dynamic, out_tree)
+        return Relabelled(run, inner, dynamic_shardings(plan, inner), plan.shardings_on(mesh)[1])
     flat = emit(plan, program.jaxpr, inner)
     expected = abstract_key(dynamic)
     out_shardings = plan.shardings_on(mesh)[1]
