@@ -9,6 +9,7 @@ primitive with the same parameters. Constants are computed again inside the regi
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -27,6 +28,8 @@ from autoshard.shardings import DEVICE_MEMORY, partition_spec
 
 Key = tuple[Path, int, str]
 T = TypeVar("T")
+
+source_info_util.register_exclusion(os.path.dirname(__file__) + os.sep)  # a line of ours is never the user's
 
 SCOPE = "autoshard"
 """Name scope of the constraints that a plan adds, in HLO and profiles, below the scopes of the user's line."""

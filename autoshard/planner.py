@@ -292,8 +292,13 @@ def _notes(graph: Graph) -> tuple[str, ...]:
         notes.append(
             "the branches of a cond are taken to be equally likely in the time; the bytes sent are those of all"
         )
+    narrow = sorted({v.facts.dtype for v in graph.values if NARROWER_THAN_A_BYTE.match(v.facts.dtype)})
+    if narrow:
+        notes.append(f"{', '.join(narrow)}: a byte an element, as XLA sends them; it may hold them packed in less")
     return tuple(notes)
 
+
+NARROWER_THAN_A_BYTE = re.compile(r"u?int[1-7]$|float[1-7]_")
 
 INDIVISIBLE_SHOWN = 4
 

@@ -286,8 +286,11 @@ class MeshModel(Frozen):
         return self.device.platform == "tpu"
 
     def wire_scale(self, dtype: str) -> float:
-        """Bytes on the wire per byte of the tensor: the CPU backend sends bfloat16 and float8 in twice their width."""
-        widened = _precision(dtype) in ("bfloat16", "float8")
+        """Bytes on the wire per byte of the tensor: the CPU backend sends narrow floats as float16 or float32.
+
+        So bfloat16 and float8 take twice their width, and so does float4, counted as one byte.
+        """
+        widened = _precision(dtype) in ("bfloat16", "float8") or dtype.startswith("float4")
         return 2.0 if widened and self.device.platform == "cpu" else 1.0
 
     def __copy__(self) -> Self:

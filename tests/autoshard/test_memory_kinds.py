@@ -79,7 +79,13 @@ def test_narrow_types(dtype: str) -> None:
     step = autoshard(fn, mesh, in_shardings=(P("x", "y"), None), out_shardings=(P("x"), P("x")))
     x = jnp.ones((16, 64))
     plan = step.plan(w, x)
+    checked = plan.verify()
+    assert checked.rows
+    assert sum(row.predicted_wire_bytes for row in checked.rows) == sum(row.compiled_wire_bytes for row in checked.rows)
     assert (plan.arguments[0].dtype, plan.arguments[0].shard_bytes) == (dtype, w.size // 8)
+    assert any(dtype in note and "a byte an element" in note for note in plan.notes) == (
+        dtype in ("int4", "uint4", "float4_e2m1fn")
+    )
     for out, expected in zip(step(w, x), fn(w, x)):
         assert out.dtype == w.dtype
         np.testing.assert_array_equal(out.astype("float32"), expected.astype("float32"))

@@ -64,6 +64,8 @@ def test_precisions_fall_back_to_what_the_device_has() -> None:
 def test_only_virtual_cpus_widen_floats_on_the_wire() -> None:
     assert MeshModel.preset("cpu-virtual", {"x": 2}).wire_scale("bfloat16") == 2.0
     assert MeshModel.preset("cpu-virtual", {"x": 2}).wire_scale("float8_e5m2") == 2.0
+    assert MeshModel.preset("cpu-virtual", {"x": 2}).wire_scale("float4_e2m1fn") == 2.0
+    assert MeshModel.preset("cpu-virtual", {"x": 2}).wire_scale("int4") == 1.0
     assert MeshModel.preset("cpu-virtual", {"x": 2}).wire_scale("float32") == 1.0
     assert MeshModel.preset("tpu-v5e", {"x": 2}).wire_scale("bfloat16") == 1.0
 
