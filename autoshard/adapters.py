@@ -85,7 +85,8 @@ def nnx_autoshard(fn: Callable[P, R], mesh: Mesh | AbstractMesh | None = None, *
         plan's shardings are those of its state.
 
     Raises:
-        InputError: On a call, if an object has other variables afterwards than before.
+        InputError: On a call, if an object has other variables afterwards than before, or is passed by keyword or
+            inside of another argument, from where it could not be updated.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -103,6 +104,7 @@ def nnx_autoshard(fn: Callable[P, R], mesh: Mesh | AbstractMesh | None = None, *
         from flax import nnx
 
         numbers = tuple(i for i, argument in enumerate(args) if isinstance(argument, nnx.Pytree))
+        _refuse_inner_objects({**{i: a for i, a in enumerate(args) if i not in numbers}, **kwargs}, nnx.Pytree)
         objects = tuple(args[i] for i in numbers)
         graph, state = nnx.split(objects)
         key = (graph, numbers)
@@ -120,6 +122,17 @@ def nnx_autoshard(fn: Callable[P, R], mesh: Mesh | AbstractMesh | None = None, *
         return _Entered(functions[key], tuple(positional), kwargs, leave)
 
     return AdaptedFunction(fn, enter, lambda: iter(functions.values()))
+
+
+def _refuse_inner_objects(others: dict[Any, Any], kind: type) -> None:
+    """Refuse nnx objects where their updates would be lost."""
+    found = jax.tree_util.tree_leaves_with_path(others, is_leaf=lambda node: isinstance(node, kind))
+    faults = [
+        f"argument {jax.tree_util.keystr(path)}: {type(leaf).__name__}"
+        for path, leaf in found
+        if isinstance(leaf, kind)
+    ]
+    raise_all(InputError, "nnx_autoshard takes nnx objects as positional arguments of their own:", faults)
 
 
 def _on_state(fn: Callable[..., Any], graph: Any, numbers: tuple[int, ...]) -> Callable[..., Any]:

@@ -49,7 +49,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-_Mesh = Mesh | AbstractMesh
 _Numbers = int | Sequence[int] | None
 _Names = str | Iterable[str] | None
 
@@ -57,7 +56,7 @@ _Names = str | Iterable[str] | None
 @overload
 def autoshard(
     fn: Callable[P, R],
-    mesh: _Mesh | None = None,
+    mesh: Mesh | AbstractMesh | None = None,
     *,
     in_shardings: Any = None,
     out_shardings: Any = None,
@@ -78,7 +77,7 @@ def autoshard(
 @overload
 def autoshard(
     fn: None = None,
-    mesh: _Mesh | None = None,
+    mesh: Mesh | AbstractMesh | None = None,
     *,
     in_shardings: Any = None,
     out_shardings: Any = None,
@@ -98,7 +97,7 @@ def autoshard(
 
 def autoshard(
     fn: Callable[P, R] | None = None,
-    mesh: _Mesh | None = None,
+    mesh: Mesh | AbstractMesh | None = None,
     *,
     in_shardings: Any = None,
     out_shardings: Any = None,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from autoshard import autoshard, fsdp_sharding, infer_sharding, nnx_autoshard
+from autoshard import autoshard, fsdp_sharding, infer_sharding, nnx_autoshard, prefer_sharding
 from autoshard.errors import InputError
 
 pytest.importorskip("flax")
@@ -85,6 +85,14 @@ def test_nnx_objects_keep_their_variables() -> None:
         nnx_autoshard(step, mesh())(Counted(nnx.Rngs(0)))
 
 
+def test_nnx_objects_are_positional_arguments_of_their_own() -> None:
+    step = nnx_autoshard(lambda *models, **named: None, mesh())
+    model = Counted(nnx.Rngs(0))
+    with pytest.raises(InputError) as raised:
+        step(model, [model, jnp.ones(3)], late=model)
+    assert str(raised.value).splitlines()[1:] == ["  argument [1][0]: Counted", "  argument ['late']: Counted"]
+
+
 def test_annotations_of_nnx_variables_are_decided() -> None:
     with nnx.use_eager_sharding(False):
         init = nnx.with_partitioning(nnx.initializers.lecun_normal(), (None, "x"))
@@ -122,6 +130,22 @@ def test_annotations_of_linen_boxes_are_decided(logical_axes: Any, spec: P) -> N
     assert (specs["Dense_0"]["kernel"], specs["Dense_1"]["kernel"]) == (P(None, "y"), spec)
     moments = infer_sharding(optax.adam(1e-2).init(params), mesh(), logical_axes=logical_axes)[1][0].mu
     assert moments == specs
+
+
+def test_annotations_can_be_hints() -> None:
+    params = Boxed().init(jax.random.key(0), jnp.ones((1, 16)))["params"]
+    annotated, _ = infer_sharding(params, mesh(), logical_axes={"mlp": "y", "embed": None})
+
+    def squares(params: Any) -> Any:
+        return jax.tree.map(jnp.square, params)
+
+    def kernels(**options: Any) -> list[Any]:
+        plan = autoshard(squares, mesh(), **options).plan(params)
+        return [leaf.spec for leaf in plan.arguments if "kernel" in leaf.name]
+
+    hinted = kernels(in_shardings=(prefer_sharding(annotated),))
+    assert hinted == kernels(in_shardings=(annotated,)) == [((), ("y",)), (("y",), ())]
+    assert hinted != kernels()
 
 
 def test_unknown_logical_names_are_told(caplog: pytest.LogCaptureFixture) -> None:
