@@ -20,6 +20,7 @@ from jax.core import ShapedArray
 from jax.extend import core
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
+from autoshard.apart import pieces
 from autoshard.graph import Path
 from autoshard.jaxprs import opened, scan_operands, solver_arguments
 from autoshard.local import end_sum, open_sum, run_local
@@ -177,6 +178,20 @@ class _Emitter:
         else:
             outs = _bind(eqn, arrays, eqn.params)
         return [self.made(decision, k, out) for k, out in enumerate(outs)]
+
+    def in_pieces(self, eqn: core.JaxprEqn, args: list[Held], path: Path) -> list[Held]:
+        """An operation that may be planned in several pieces; as one again if nothing moves between them."""
+        apart = pieces(eqn)
+        if apart is None:
+            return self.plain(eqn, args, path)
+        keys = [((*path, k), 0, piece.primitive.name) for k, piece in enumerate(apart.jaxpr.eqns)]
+        found = [self.decisions[key] for key in keys if key in self.decisions]
+        if len(found) < len(keys) or any(d.routes for d in found[1:]):
+            return self.walk(apart, args, path)
+        first, last = found[0], found[-1]
+        whole = first.model_copy(update={"results": last.results, "shared": last.shared, "pinned": last.pinned})
+        arrays = [self.fetch(args[0], first.routes.get(0))]
+        return [self.made(whole, k, out) for k, out in enumerate(run_local(eqn, whole, arrays, self.region_mesh()))]
 
     def constant(self, eqn: core.JaxprEqn, args: list[Held]) -> list[Held]:
         """An operation on constants only (or on scalars): no sharding; it can be computed again anywhere."""
@@ -432,4 +447,5 @@ _HANDLERS: dict[str, Callable[..., list[Held]]] = {
     "while": _Emitter.while_loop,
     "cond": _Emitter.cond,
     "sharding_constraint": _Emitter.constraint,
+    "fft": _Emitter.in_pieces,
 }

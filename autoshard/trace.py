@@ -14,6 +14,7 @@ import numpy as np
 from jax.core import eval_jaxpr
 from jax.extend import core
 
+from autoshard.apart import pieces
 from autoshard.errors import CapturedValuesError
 from autoshard.graph import ASSUMED_WHILE_TRIPS, LITERAL, Graph, Op, Path, Value
 from autoshard.jaxprs import opened, scan_operands, solver_arguments, without_dead_code
@@ -317,6 +318,12 @@ def equation_of(eqn: core.JaxprEqn) -> Equation:
     return Equation(eqn.primitive.name, eqn.params, operands, results)
 
 
+def _in_pieces(b: _Builder, eqn: core.JaxprEqn, args: list[int], path: Path, trips: float) -> list[int]:
+    """An operation that may be planned in several pieces."""
+    apart = pieces(eqn)
+    return _plain(b, eqn, args, path, trips) if apart is None else _walk(b, apart, args, path, trips)
+
+
 def _constraint(b: _Builder, eqn: core.JaxprEqn, args: list[int], path: Path, trips: float) -> list[int]:
     """A `with_sharding_constraint` of the user's: kept, dimension by dimension."""
     from autoshard.shardings import fixed_dims
@@ -532,4 +539,5 @@ _REGIONS: dict[str, Callable[..., list[int]]] = {
     "while": _while,
     "cond": _cond,
     "sharding_constraint": _constraint,
+    "fft": _in_pieces,
 }

@@ -44,7 +44,7 @@ def test_one_file_touches_ortools() -> None:
     assert users == ["solver/backend.py"]
 
 
-def test_only_trace_and_emit_make_jaxprs() -> None:
+def test_only_trace_emit_and_apart_make_jaxprs() -> None:
     calls = [
         (source.name, node.func.attr)
         for source in sources()
@@ -53,7 +53,7 @@ def test_only_trace_and_emit_make_jaxprs() -> None:
     ]
     makers = {name for name, function in calls if function in JAXPR_MAKERS}
     assert "trace.py" in makers
-    assert makers <= {"trace.py", "emit.py", "api.py"}  # api.py hands on `.trace` of the function it jitted
+    assert makers <= {"trace.py", "emit.py", "apart.py", "api.py"}  # api.py hands on `.trace` of the function it jitted
 
 
 BLOCKED = """

@@ -284,6 +284,5 @@ CASES = (
         mesh=D,
         ins={"x": P("d", None, None)},
         expect=Expect(sent_max=28672),
-        open="a transform over several dimensions is not taken apart into one for each",
     ),
 )
