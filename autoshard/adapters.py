@@ -104,7 +104,7 @@ def nnx_autoshard(fn: Callable[P, R], mesh: Mesh | AbstractMesh | None = None, *
         from flax import nnx
 
         numbers = tuple(i for i, argument in enumerate(args) if isinstance(argument, nnx.Pytree))
-        _refuse_inner_objects({**{i: a for i, a in enumerate(args) if i not in numbers}, **kwargs}, nnx.Pytree)
+        _refuse_inner_objects([None if i in numbers else a for i, a in enumerate(args)], kwargs, nnx.Pytree)
         objects = tuple(args[i] for i in numbers)
         graph, state = nnx.split(objects)
         key = (graph, numbers)
@@ -124,11 +124,11 @@ def nnx_autoshard(fn: Callable[P, R], mesh: Mesh | AbstractMesh | None = None, *
     return AdaptedFunction(fn, enter, lambda: iter(functions.values()))
 
 
-def _refuse_inner_objects(others: dict[Any, Any], kind: type) -> None:
+def _refuse_inner_objects(args: list[Any], kwargs: dict[str, Any], kind: type) -> None:
     """Refuse nnx objects where their updates would be lost."""
-    found = jax.tree_util.tree_leaves_with_path(others, is_leaf=lambda node: isinstance(node, kind))
+    found = jax.tree_util.tree_leaves_with_path((args, kwargs), is_leaf=lambda node: isinstance(node, kind))
     faults = [
-        f"argument {jax.tree_util.keystr(path)}: {type(leaf).__name__}"
+        f"argument {jax.tree_util.keystr(tuple(path[1:]))}: {type(leaf).__name__}"
         for path, leaf in found
         if isinstance(leaf, kind)
     ]
