@@ -7,6 +7,7 @@ seconds and beta seconds a byte. The cases count no compute; here it decides bet
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,7 @@ from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
 from autoshard import Plan, autoshard
 from autoshard.costs import DeviceModel, MeshAxis, MeshModel
+from autoshard.device_groups import groups_of_axes
 
 AXES = "abcd"
 
@@ -395,6 +397,33 @@ def moves(plan: Plan) -> int:
 
 CASES = _cases()
 
+SAME_AS_OTHERS = "a constraint of the function's that is kept or reopened: tests/autoshard/test_constraints.py"
+DEVICE_LISTS = "XLA's device lists; the same translations are in tests/autoshard/test_device_groups.py"
+UNEVEN_ARGUMENT = "an uneven sharding of an argument, which jax.jit refuses"
+OPTION = "an option of XLA's pass"
+
+LEFT_OUT = {
+    "st-010b": "an empty mesh: JAX makes one of a single device, on which everything runs",
+    "st-010c": "a mesh axis of size 0: below",
+    "st-010d": "a mesh axis of negative size: below",
+    "st-010e": "XLA's device ids beside the mesh's shape: a Mesh is made of its devices",
+    "st-012": "an uneven sharding of a result, which jax.jit refuses",
+    "st-022b": UNEVEN_ARGUMENT,
+    "st-023a": UNEVEN_ARGUMENT,
+    "st-023b": UNEVEN_ARGUMENT,
+    "st-039": OPTION + ": tensors marked as small",
+    "st-040": SAME_AS_OTHERS,
+    "st-041": SAME_AS_OTHERS,
+    "st-042": OPTION + ": tensors marked as small",
+    "map-001": DEVICE_LISTS,
+    "map-002": DEVICE_LISTS,
+    "map-003": "groups of devices along an axis: below",
+    "map-009": "the alias pairs of st-061 and st-062",
+    "mesh-001": "XLA's device ids: a Mesh keeps its devices",
+    "sdy-002": "XLA's export to Shardy; JAX's own carries our constraints",
+}
+"""The cases of both tiers without a meaning of their own here, and why."""
+
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
 def test_strategies_are_those_of_a_sane_planner(case: Case) -> None:
@@ -413,3 +442,40 @@ def test_strategies_are_those_of_a_sane_planner(case: Case) -> None:
     if "donate_argnums" in case.options:
         assert all(leaf.donated for leaf in plan.arguments)
         assert [leaf.spec for leaf in plan.arguments] == [leaf.spec for leaf in plan.results]
+
+
+def test_every_case_is_run_or_left_out_with_a_reason() -> None:
+    tiers = Counter(case.tier for case in CASES)
+    assert len(CASES) + len(LEFT_OUT) == 38 + 25
+    assert not LEFT_OUT.keys() & {case.id for case in CASES}
+    assert tiers == {"must": 22, "should": 23}
+
+
+def test_what_xla_forbids_by_an_option_may_be_chosen() -> None:
+    """Uneven arguments are never chosen: st-022b and st-023b hold in all plans."""
+    mesh = AbstractMesh((16, 16), ("a", "b"))
+    plan = autoshard(lambda p: jnp.copy(p + p), mesh, hardware="tpu-v5e").plan(f32(8, 1024))
+    assert found(plan, 0)[0] == "" and found(plan, "add")[0] == ""
+
+
+@pytest.mark.parametrize("size", [0, -1])
+def test_meshes_that_are_none_are_refused(size: int) -> None:
+    """st-010c, st-010d."""
+    with pytest.raises(ValueError, match="at least 1"):
+        MeshModel.uniform({"a": size, "b": 4}, bytes_per_s=1.0, latency_s=0.0)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "axis", "groups"),
+    [
+        ((2, 4), 0, [[1, 5], [2, 6], [3, 7], [4, 8]]),
+        ((2, 4), 1, [[1, 2, 3, 4], [5, 6, 7, 8]]),
+        ((3, 3), 0, [[1, 4, 7], [2, 5, 8], [3, 6, 9]]),
+        ((2, 2, 2), 1, [[1, 3], [2, 4], [5, 7], [6, 8]]),
+        ((2, 2, 2), 2, [[1, 2], [3, 4], [5, 6], [7, 8]]),
+    ],
+)
+def test_groups_along_one_axis(sizes: tuple[int, ...], axis: int, groups: list[list[int]]) -> None:
+    """map-003, with devices counted from 1."""
+    seen = groups_of_axes([AXES[axis]], dict(zip(AXES, sizes)))
+    assert sorted([device + 1 for device in group] for group in seen) == groups
