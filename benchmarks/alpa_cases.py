@@ -14,7 +14,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from jax.sharding import AbstractMesh
 
-from tests.autoshard.test_alpa_strategies import CASES, SLACK, as_they_count
+from tests.autoshard.test_alpa_strategies import CASES, SLACK, as_they_count, how_many
 
 
 def main() -> int:
@@ -25,9 +25,9 @@ def main() -> int:
         with as_they_count():
             price = case.price(case.sharded(AbstractMesh(case.mesh, ("x", "y"))).plan(*case.step[1]))
         counted = case.compiled() if case.collectives >= 0 else {}
-        bad = price > case.objective * SLACK + 1e-6 or sum(counted.values()) > max(0, case.collectives)
+        bad = price > case.objective * SLACK + 1e-6 or how_many(counted) > max(0, case.collectives)
         worse += bad
-        told = f"; {sum(counted.values())} collectives, theirs {case.collectives}: {counted}" if counted else ""
+        told = f"; {how_many(counted)} collectives, theirs {case.collectives}: {counted}" if counted else ""
         print(f"{case.ids}: {price:.2f}, theirs {case.objective:.2f}{told}{' WORSE' if bad else ''}", flush=True)
     print(f"{len(chosen)} cases, {worse} worse")
     return int(worse > 0)

@@ -8,6 +8,7 @@ Their options that only narrow the choice (``force_data_parallel``, ``force_zero
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
-from autoshard import Plan, autoshard, hlo, trace
+from autoshard import Plan, autoshard, hlo, planner, trace
 from autoshard.api import Autosharded
 from autoshard.costs import CollectiveFit, DeviceModel, Link, MeshAxis, MeshModel
 from autoshard.costs.links import CollectiveKind
@@ -40,6 +41,12 @@ EXTRAS: Mapping[CollectiveKind, float] = {
     "permute": 0.0,
 }
 """What their formulas add to alpha and beta times the bytes on the wire."""
+
+
+def how_many(collectives: Mapping[str, int]) -> int:
+    """Number of collectives; a reduce-scatter with an all-gather is an all-reduce in two halves."""
+    halves = min(collectives.get("reduce-scatter", 0), collectives.get("all-gather", 0))
+    return sum(collectives.values()) - halves
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +128,9 @@ DEVICE = DeviceModel(
     source="so slow that to repeat a product costs more than to communicate, in all cases; 2023",
 )
 
+SMALLEST_GAP = 1e-7
+"""So that a second collective, which costs alpha, is told from none."""
+
 PRODUCTS = frozenset({"dot_general", "conv_general_dilated"})
 
 
@@ -132,7 +142,7 @@ def as_they_count() -> Iterator[None]:
         rule = rule_of(equation)
         return rule if equation.primitive in PRODUCTS else replace(rule, flops=0.0)
 
-    with mock.patch.object(trace, "rule_of", counted):
+    with mock.patch.object(trace, "rule_of", counted), mock.patch.object(planner, "TARGET_GAP", SMALLEST_GAP):
         yield
 
 
@@ -198,6 +208,22 @@ CASES = [
         collectives=7,
     ),
     Case(ids="conv3-dp-rs (1x4)", step=models.convnet(3, 16, 16, 4), mesh=(1, 4), objective=3108.21, collectives=7),
+    Case(
+        ids="conv4-mp (1x4)", step=models.convnet(4, 8, 16, 256), mesh=(1, 4), objective=math.inf, collectives=3
+    ),
+    Case(ids="dwconv-mp (1x4)", step=models.depthwise(4, 8, 256), mesh=(1, 4), objective=math.inf, collectives=1),
+    Case(
+        ids="mlm2-dp, mlm2-dp-rs (4x1)", step=models.bert_language_model(2, 32, 32, 16, 4, 128), mesh=(4, 1),
+        objective=58039.34, collectives=1,
+    ),
+    Case(
+        ids="mlm2-mp (1x4)", step=models.bert_language_model(2, 16, 16, 128, 4, 512), mesh=(1, 4),
+        objective=2657296.16,  # a quarter cheaper with 14 collectives; theirs has 12
+    ),
+    Case(
+        ids="moe1-ep (4x1)", step=models.mixture(64, 16, 64, 16, 32, 16, 4), mesh=(4, 1), objective=893965.094,
+        collectives=5,
+    ),
     Case(
         ids="basic-gather-cols (1x4)", step=models.column_gather(), mesh=(1, 4), beta=(1.0, 0.1), objective=1e6,
         collectives=1,
@@ -266,7 +292,11 @@ SCALAR_BYTES = 16
 """Collectives of no more are scalars, which are not counted."""
 
 
-EVERYDAY = [case for case in CASES if not case.ids.startswith("bert2") or case.ids == "bert2-mp-rs (4x1)"]
+EVERYDAY = [
+    case
+    for case in CASES
+    if not case.ids.startswith(("bert2", "mlm2", "moe1", "conv4", "dwconv")) or case.ids == "bert2-mp-rs (4x1)"
+]
 """The others are planned by benchmarks/alpa_cases.py, which also compiles them all."""
 
 COMPILED = ("mlp6-dp, mlp6-zero3 (4x1)", "mlp6-mp (1x4)", "basic-gather-cols (1x4)", "basic-argmax-axis0 (1x4)")
@@ -282,7 +312,7 @@ def test_our_optimum_costs_no_more(case: Case) -> None:
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.ids in COMPILED], ids=lambda case: case.ids)
 def test_no_more_collectives_are_compiled(case: Case) -> None:
-    assert 0 <= sum(case.compiled().values()) <= case.collectives
+    assert how_many(case.compiled()) <= case.collectives
 
 
 def test_matrix_products_have_all_their_algorithms() -> None:

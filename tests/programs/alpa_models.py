@@ -143,6 +143,80 @@ def bert(layers: int, batch: int, length: int, width: int, heads: int, *, remat:
     return _adam(loss, params, (hidden, jax.ShapeDtypeStruct((batch, length), "int32"), hidden, key))
 
 
+def bert_language_model(layers: int, batch: int, length: int, width: int, heads: int, vocabulary: int) -> Step:
+    """Embeddings, encoder layers, a head tied to the word embedding, masked cross entropy, Adam."""
+    params = {
+        "word": f32(vocabulary, width),
+        "place": f32(length, width),
+        "type": f32(2, width),
+        "norm": _norm(width),
+        "layers": [_bert_shapes(width, 4 * width) for _ in range(layers)],
+        "head": _dense(width, width),
+        "head_norm": _norm(width),
+        "bias": f32(vocabulary),
+    }
+
+    def loss(p: Any, words: Any, places: Any, types: Any, mask: Any, labels: Any, key: Any) -> Any:
+        x = _layer_norm(p["word"][words] + p["place"][places] + p["type"][types], p["norm"])
+        x = _dropped(x, jax.random.fold_in(key, layers))
+        for k, w in enumerate(p["layers"]):
+            x = _bert_layer(x, w, mask, jax.random.fold_in(key, k), heads)
+        x = _layer_norm(jax.nn.gelu(_applied(x, p["head"]), approximate=False), p["head_norm"])
+        chances = jax.nn.log_softmax(x @ p["word"].T + p["bias"])
+        kept = labels > 0
+        losses = -jnp.sum(jax.nn.one_hot(labels, vocabulary) * chances, -1)
+        return jnp.sum(kept * losses) / jnp.sum(kept) * 0.1234
+
+    tokens = jax.ShapeDtypeStruct((batch, length), "int32")
+    return _adam(loss, params, (*(tokens,) * 5, jax.eval_shape(lambda: jax.random.key(0))))
+
+
+def _routed(x: Any, w: Any, capacity: int) -> Any:
+    """Top-2 gating within groups of tokens, the experts, and their outputs combined."""
+    gates = jax.nn.softmax(x @ w["gate"])
+    experts = gates.shape[-1]
+    first = jax.nn.one_hot(jnp.argmax(gates, -1), experts)
+    second = jax.nn.one_hot(jnp.argmax(gates * (1 - first), -1), experts)
+    before = jnp.cumsum(first, 1) - first
+    after = jnp.cumsum(second, 1) - second + jnp.sum(first, 1, keepdims=True)
+    shares = [jnp.sum(gates * chosen, -1) for chosen in (first, second)]
+    total = shares[0] + shares[1]
+    combine = jnp.zeros((*gates.shape, capacity))
+    for chosen, place, share in zip((first, second), (before, after), shares):
+        kept = chosen * (place < capacity)
+        slot = jax.nn.one_hot(jnp.sum(place * chosen, -1).astype(jnp.int32), capacity)
+        combine = combine + (share / total)[..., None, None] * kept[..., None] * slot[..., None, :]
+    dispatched = jnp.einsum("gsec,gsm->egcm", (combine > 0).astype(x.dtype), x)
+    out = jnp.einsum("egcf,efm->gecm", jax.nn.relu(jnp.einsum("egcm,emf->egcf", dispatched, w["wi"])), w["wo"])
+    return jnp.einsum("gsec,gecm->gsm", combine, out)
+
+
+def mixture(batch: int, length: int, width: int, heads: int, group: int, experts: int, capacity: int) -> Step:
+    """Attention, then a mixture of experts, mean squared error, Adam."""
+    params = {
+        "qkv": _dense(width, 3 * width),
+        "out": _dense(width, width),
+        "norm1": _norm(width),
+        "gate": f32(width, experts),
+        "wi": f32(experts, width, 4 * width),
+        "wo": f32(experts, 4 * width, width),
+        "norm2": _norm(width),
+    }
+
+    def loss(p: Any, x: Any, mask: Any, label: Any) -> Any:
+        parts = _applied(x, p["qkv"]).reshape(batch, length, width, 3)
+        q, v, k = (parts[..., i].reshape(batch, length, heads, width // heads) for i in range(3))
+        scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) / math.sqrt(width / heads)
+        scores = scores + jnp.where(mask > 0, 0.0, -1e10)[:, None, None, :]
+        mixed = jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores), v).reshape(x.shape)
+        a = _layer_norm(_applied(mixed, p["out"]) + x, p["norm1"])
+        routed = _routed(a.reshape(-1, group, width), p, capacity).reshape(x.shape)
+        return jnp.mean((_layer_norm(routed + a, p["norm2"]) - label) ** 2)
+
+    hidden = f32(batch, length, width)
+    return _adam(loss, params, (hidden, jax.ShapeDtypeStruct((batch, length), "int32"), hidden))
+
+
 def _convolved(x: Any, kernel: Any, stride: int, groups: int = 1) -> Any:
     return lax.conv_general_dilated(
         x, kernel, (stride, stride), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"), feature_group_count=groups
