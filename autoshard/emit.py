@@ -210,10 +210,14 @@ class _Emitter:
 
     def constraint(self, eqn: core.JaxprEqn, args: list[Held], path: Path) -> list[Held]:
         """The user's own constraint: the plan holds the value to it."""
-        decision = self.decisions.get((path, 0, eqn.primitive.name))
+        return [self.held_to(args[0], path, 0)]
+
+    def held_to(self, held: Held, path: Path, slot: int) -> Held:
+        """A value held to a sharding that the user's code asks for, if it does."""
+        decision = self.decisions.get((path, slot, "sharding_constraint"))
         if decision is None:
-            return args
-        return [self.made(decision, 0, self.fetch(args[0], decision.routes.get(0)))]
+            return held
+        return self.made(decision, 0, self.fetch(held, decision.routes.get(0)))
 
     # Regions
 
@@ -344,6 +348,12 @@ class _Emitter:
         with jax.named_scope(name):
             return self.walk(eqn.params[parameter], args, path)
 
+    def jit(self, eqn: core.JaxprEqn, args: list[Held], path: Path) -> list[Held]:
+        """A jit inside, with the shardings that it fixes."""
+        inside = [self.held_to(held, path, k) for k, held in enumerate(args)]
+        outs = self.inline("jaxpr", eqn, inside, path)
+        return [self.held_to(out, path, len(args) + k) for k, out in enumerate(outs)]
+
     def custom(self, eqn: core.JaxprEqn, args: list[Held], path: Path) -> list[Held]:
         """A call with its own derivative rule: the rule is kept, the body is rebuilt."""
         if all(held.recipe is not None for held in args):
@@ -427,8 +437,8 @@ def _inline_by(parameter: str) -> Callable[..., list[Held]]:
 
 
 _HANDLERS: dict[str, Callable[..., list[Held]]] = {
-    "jit": _inline_by("jaxpr"),
-    "pjit": _inline_by("jaxpr"),
+    "jit": _Emitter.jit,
+    "pjit": _Emitter.jit,
     "closed_call": _inline_by("call_jaxpr"),
     "core_call": _inline_by("call_jaxpr"),
     "call": _inline_by("call_jaxpr"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import eval_jaxpr
 from jax.extend import core
+from jax.sharding import NamedSharding
 
 from autoshard.apart import pieces
 from autoshard.errors import CapturedValuesError
@@ -20,6 +21,7 @@ from autoshard.graph import ASSUMED_WHILE_TRIPS, LITERAL, Graph, Op, Path, Value
 from autoshard.jaxprs import opened, scan_operands, solver_arguments, without_dead_code
 from autoshard.rules.base import Combine, Dims, Equation, OpRule, RuleBuilder, TensorFacts, rule_of
 from autoshard.rules.shardy import fallback_rule
+from autoshard.shardings import fixed_dims
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,13 +328,43 @@ def _in_pieces(b: _Builder, eqn: core.JaxprEqn, args: list[int], path: Path, tri
 
 def _constraint(b: _Builder, eqn: core.JaxprEqn, args: list[int], path: Path, trips: float) -> list[int]:
     """A `with_sharding_constraint` of the user's: kept, dimension by dimension."""
-    from autoshard.shardings import fixed_dims
+    free = eqn.params.get("unconstrained_dims", ())
+    return [_held_to(b, args[0], eqn.invars[0].aval, eqn.params["sharding"], path, 0, trips, source_of(eqn), free)]
 
-    facts = b.facts(args[0], eqn.invars[0].aval)
-    equation = Equation(eqn.primitive.name, eqn.params, (facts,), (facts,))
+
+def _held_to(
+    b: _Builder,
+    number: int,
+    aval: Any,
+    sharding: Any,
+    path: Path,
+    slot: int,
+    trips: float,
+    source: str,
+    unconstrained: Iterable[int] = (),
+) -> int:
+    """A value held to a sharding that the user's code asks for."""
+    facts = b.facts(number, aval)
+    equation = Equation("sharding_constraint", {}, (facts,), (facts,))
     rule = replace(_identity_rule(1, facts, aliases=True), pinned=True)
-    fixed = fixed_dims(eqn.params["sharding"], len(facts.shape), eqn.params.get("unconstrained_dims", ()))
-    return b.add(equation, rule, path, args, trips, source_of(eqn), fixed=fixed, constant=False).results
+    fixed = fixed_dims(sharding, len(facts.shape), unconstrained)
+    return b.add(equation, rule, path, [number], trips, source, slot=slot, fixed=fixed, constant=False).results[0]
+
+
+def _jit(b: _Builder, eqn: core.JaxprEqn, args: list[int], path: Path, trips: float) -> list[int]:
+    """A jit inside, inlined; the shardings that it fixes are constraints like others in the code."""
+    p, source = eqn.params, source_of(eqn)
+
+    def held(numbers: Sequence[int], atoms: Sequence[Any], shardings: Sequence[Any], first_slot: int) -> list[int]:
+        return [
+            _held_to(b, number, atom.aval, sharding, path, first_slot + k, trips, source)
+            if number != LITERAL and isinstance(sharding, NamedSharding)
+            else number
+            for k, (number, atom, sharding) in enumerate(zip(numbers, atoms, shardings))
+        ]
+
+    inside = held(args, eqn.invars, p["in_shardings"], 0)
+    return held(_walk(b, p["jaxpr"], inside, path, trips), eqn.outvars, p["out_shardings"], len(args))
 
 
 def _inline(parameter: str) -> Callable[..., list[int]]:
@@ -519,8 +551,8 @@ def _cond(b: _Builder, eqn: core.JaxprEqn, args: list[int], path: Path, trips: f
 
 
 _REGIONS: dict[str, Callable[..., list[int]]] = {
-    "jit": _inline("jaxpr"),
-    "pjit": _inline("jaxpr"),
+    "jit": _jit,
+    "pjit": _jit,
     "closed_call": _inline("call_jaxpr"),
     "core_call": _inline("call_jaxpr"),
     "call": _inline("call_jaxpr"),

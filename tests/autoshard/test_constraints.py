@@ -131,6 +131,19 @@ class TestInCode:
         assert "all-to-all" not in free.lower(x).compile().as_text()
         np.testing.assert_allclose(kept(x), free(x))
 
+    def test_shardings_of_a_jit_inside_are_kept_or_reopened(self, mesh: Mesh) -> None:
+        by_column = NamedSharding(mesh, P(None, "data"))
+        inner = jax.jit(lambda x: (x * 2, 1.0), in_shardings=by_column, out_shardings=(by_column, None))
+        fixed = {"in_shardings": P("data"), "out_shardings": P("data")}
+        x = jnp.arange(64.0 * 64).reshape(64, 64)
+        kept = autoshard(lambda x: jnp.sin(inner(x)[0]), mesh, **fixed)
+        free = autoshard(lambda x: jnp.sin(inner(x)[0]), mesh, constraints=Constraints(in_code="reopen"), **fixed)
+        held = [d.results[0] for d in kept.plan(x).decisions if d.primitive == "sharding_constraint"]
+        assert held == [((), ("data",)), ((), ("data",))]
+        assert kept.plan(x).predicted.wire_bytes > 0 == free.plan(x).predicted.wire_bytes
+        assert kept.lower(x).compile().as_text().count(" all-to-all(") == 2
+        np.testing.assert_allclose(kept(x), free(x))
+
     def test_unconstrained_dimensions_stay_free(self, mesh: Mesh) -> None:
         def fn(x: Any) -> Any:
             return jax.lax.with_sharding_constraint(x * 2, NamedSharding(mesh, P(P.UNCONSTRAINED, "model")))

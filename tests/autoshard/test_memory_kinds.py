@@ -67,7 +67,7 @@ class TestHostMemory:
             autoshard(update, mesh, in_shardings=(host, None), plan=plan).plan(jnp.zeros((16, 16)), X)
 
 
-@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2", "int4", "uint4", "float4_e2m1fn"])
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "int4", "float4_e2m1fn"])
 def test_narrow_types(dtype: str) -> None:
     mesh = jax.make_mesh((4, 2), ("x", "y"))
     w = (jnp.arange(64 * 64).reshape(64, 64) % 2).astype(dtype)
