@@ -17,7 +17,7 @@ from autoshard.arguments import Options, flat_fixed, flat_memory, parse_bytes
 from autoshard.baselines import price_baselines, price_fixed
 from autoshard.constraints import Constraints, Leaves, resolve
 from autoshard.costs import MeshModel
-from autoshard.errors import CapturedValuesError, InputError, OptionError, did_you_mean, raise_all
+from autoshard.errors import CapturedValuesError, InputError, OptionError, SpecError, did_you_mean, raise_all
 from autoshard.given import given_plan
 from autoshard.hardware import mesh_model
 from autoshard.hosts import check_agreement, spans_processes
@@ -41,7 +41,7 @@ from autoshard.shardings import (
     planning_mesh,
 )
 from autoshard.signatures import Call, signature_of
-from autoshard.trace import Program, abstract, lift, trace
+from autoshard.trace import Program, abstract, foreign_constraints, lift, trace
 
 logger: logging.Logger = logging.getLogger("autoshard")
 
@@ -408,6 +408,12 @@ class Autosharded(Generic[P, R]):
     ) -> PlanningOptions:
         options = self._options
         model = mesh_model(mesh, options.hardware)
+        if options.constraints.in_code == "keep":
+            raise_all(
+                SpecError,
+                f"shardings in the code of {program.name} are not of its mesh, {dict(model.sizes)}:",
+                foreign_constraints(program, model.sizes),
+            )
         budget = options.memory_budget
         asked = (options.in_shardings, program.args_info[0], program.argument_names, mesh, "in_shardings")
         fixed = flat_fixed(*asked, hints="skipped")

@@ -205,6 +205,9 @@ def spec_faults(leaf: Any, shape: tuple[int, ...], mesh: Mesh | AbstractMesh) ->
         yield f": {spec} has {len(spec)} entries, the array has {len(shape)} dimensions (shape {shape})"
         return
     sizes = dict(zip(mesh.axis_names, mesh.axis_sizes))
+    if isinstance(leaf, NamedSharding) and dict(leaf.mesh.shape) != sizes:
+        yield f": {spec} is of a mesh {dict(leaf.mesh.shape)}, the function's is {sizes}"
+        return
     used: set[str] = set()
     for d, axes in enumerate(fixed_dims(spec, len(shape))):
         parts = 1

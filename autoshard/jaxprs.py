@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -36,13 +36,18 @@ def solver_arguments(eqn: core.JaxprEqn, args: Sequence[T]) -> list[T]:
 
 def primitives(jaxpr: core.ClosedJaxpr | core.Jaxpr) -> set[str]:
     """Names of all primitives in a jaxpr and in those that its equations hold."""
-    found = set()
+    return {eqn.primitive.name for eqn in equations(jaxpr)}
+
+
+def equations(jaxpr: core.ClosedJaxpr | core.Jaxpr, closed_to: Container[str] = ()) -> Iterator[core.JaxprEqn]:
+    """All equations of a jaxpr and of those that its equations hold, except inside of the primitives named."""
     for eqn in opened(jaxpr)[0].eqns:
-        found.add(eqn.primitive.name)
+        yield eqn
+        if eqn.primitive.name in closed_to:
+            continue
         for held in jax.tree.leaves(tuple(eqn.params.values()), is_leaf=_is_jaxpr):
             if _is_jaxpr(held):
-                found |= primitives(held)
-    return found
+                yield from equations(held, closed_to)
 
 
 def _is_jaxpr(node: Any) -> bool:

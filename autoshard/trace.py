@@ -18,7 +18,7 @@ from jax.sharding import NamedSharding
 from autoshard.apart import pieces
 from autoshard.errors import CapturedValuesError
 from autoshard.graph import ASSUMED_WHILE_TRIPS, LITERAL, Graph, Op, Path, Value
-from autoshard.jaxprs import opened, scan_operands, solver_arguments, without_dead_code
+from autoshard.jaxprs import equations, opened, scan_operands, solver_arguments, without_dead_code
 from autoshard.rules.base import Combine, Dims, Equation, OpRule, RuleBuilder, TensorFacts, rule_of
 from autoshard.rules.shardy import fallback_rule
 from autoshard.shardings import fixed_dims
@@ -365,6 +365,17 @@ def _jit(b: _Builder, eqn: core.JaxprEqn, args: list[int], path: Path, trips: fl
 
     inside = held(args, eqn.invars, p["in_shardings"], 0)
     return held(_walk(b, p["jaxpr"], inside, path, trips), eqn.outvars, p["out_shardings"], len(args))
+
+
+def foreign_constraints(program: Program, sizes: Mapping[str, int]) -> list[str]:
+    """Shardings in the program's code that are of another mesh than one of these axes, with the user's line."""
+    faults: dict[str, None] = {}
+    for eqn in equations(program.jaxpr, closed_to=("shard_map",)):
+        p = eqn.params
+        for sharding in (p.get("sharding"), *p.get("in_shardings", ()), *p.get("out_shardings", ())):
+            if isinstance(sharding, NamedSharding) and dict(sharding.mesh.shape) != dict(sizes):
+                faults[f"{source_of(eqn)}: {sharding.spec} is of a mesh {dict(sharding.mesh.shape)}"] = None
+    return list(faults)
 
 
 def _inline(parameter: str) -> Callable[..., list[int]]:

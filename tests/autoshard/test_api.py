@@ -78,6 +78,23 @@ class TestRefusals:
         assert text[2].strip() == "in_shardings: p['w'], dimension 0: axis 'z' is not in the mesh, which has 'x', 'y'"
         assert "x, dimension 0: extent 9 does not divide into 2 parts" in text[3] and "pad it to 10" in text[3]
 
+    def test_shardings_of_another_mesh(self, mesh: Mesh) -> None:
+        other = NamedSharding(jax.make_mesh((2, 4), ("x", "y"), axis_types=AUTO), P("x"))
+        with pytest.raises(
+            SpecError, match=r"w: .*is of a mesh \{'x': 2, 'y': 4\}, the function's is \{'x': 4, 'y': 2\}"
+        ):
+            autoshard(product, mesh, in_shardings=(other, None)).plan(W, X)
+
+        def held(x: Any) -> Any:
+            return jax.lax.with_sharding_constraint(x * 2, other)
+
+        for fn in (held, lambda x: jax.jit(lambda x: x + 1, in_shardings=other)(x)):
+            with pytest.raises(
+                SpecError, match=r"are not of its mesh.*\n  .*test_api.py:.*is of a mesh \{'x': 2, 'y': 4\}"
+            ):
+                autoshard(fn, mesh).plan(X)
+        assert autoshard(held, mesh, constraints=Constraints(in_code="reopen")).plan(X).results[0].shape == X.shape
+
     def test_an_axis_used_twice(self, mesh: Mesh) -> None:
         with pytest.raises(SpecError, match=r"result, dimension 0: axis 'x' is used twice|used twice"):
             autoshard(product, mesh, out_shardings=P(("x", "x"))).plan(W, X)
