@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -20,16 +20,22 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
+from autoshard.annotations import (
+    LogicalAxes,
+    SpecEntries,
+    axes_of,
+    decided_entries,
+    entry_of,
+    is_box,
+    merged,
+    spec_entries,
+    value_of,
+)
 from autoshard.arguments import spec_faults
 from autoshard.errors import OptionError, SpecError, raise_all
 from autoshard.shardings import Hint, planning_mesh
 
 logger: logging.Logger = logging.getLogger("autoshard")
-
-SpecEntry = str | tuple[str, ...] | None
-"""Mesh axes of one dimension; None while it is undecided."""
-
-SpecEntries = tuple[SpecEntry, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +67,6 @@ class RuleLeaf:
 
 ShardingRule = Callable[[SpecEntries, Mesh | AbstractMesh, str, RuleLeaf], SpecEntries]
 """``rule(spec, mesh, name, leaf)``: the spec so far to the spec, one entry per dimension, decided ones kept."""
-
-LogicalAxes = Mapping[str, SpecEntry] | Sequence[tuple[str, SpecEntry]]
 
 WHOLE_WORDS = frozenset({"bias", "scale"})
 LAST_DIMENSION_WORDS = frozenset({"down", "embed", "embedder", "embedding", "embeddings", "o", "out", "wpe", "wte"})
@@ -114,7 +118,7 @@ def infer_sharding(
     if undecided not in ("whole", "free"):
         raise OptionError(f"undecided={undecided!r} must be 'whole' or 'free'")
     walk = _Walk(mesh, op or chain_sharding(), logical_axes, undecided == "free")
-    leaves, tree = jax.tree_util.tree_flatten_with_path(params, is_leaf=lambda n: _is_box(n) or _is_factor_list(n))
+    leaves, tree = jax.tree_util.tree_flatten_with_path(params, is_leaf=lambda n: is_box(n) or _is_factor_list(n))
     specs = jax.tree.unflatten(tree, [walk.decide(_name(path), leaf) for path, leaf in leaves])
     raise_all(SpecError, "the rule does not fit:", walk.faults)
     home = planning_mesh(mesh) if undecided == "free" else mesh  # JAX has no UNCONSTRAINED on Explicit axes
@@ -147,7 +151,7 @@ def fsdp_sharding(axis: str | Sequence[str], min_size_to_shard_mb: float = 1.0) 
         >>> infer_sharding(table, mesh, fsdp_sharding("data"))[1]
         {'wte': P(None, 'data')}
     """
-    axes = _axes(axis)
+    axes = axes_of(axis)
 
     def rule(spec: SpecEntries, mesh: Mesh | AbstractMesh, name: str, leaf: RuleLeaf) -> SpecEntries:
         if leaf.nbytes <= min_size_to_shard_mb * 2**20:
@@ -180,7 +184,7 @@ def dim_sharding(axis: str | Sequence[str], dim: int) -> ShardingRule:
         >>> infer_sharding(weights, mesh, where_named("up", dim_sharding("y", -1)))[1]
         {'up': P(None, 'y')}
     """
-    axes = _axes(axis)
+    axes = axes_of(axis)
 
     def rule(spec: SpecEntries, mesh: Mesh | AbstractMesh, name: str, leaf: RuleLeaf) -> SpecEntries:
         if not -leaf.ndim <= dim < leaf.ndim:
@@ -308,7 +312,7 @@ def state_sharding(params: Any, specs: Any) -> ShardingRule:
         >>> infer_sharding({"count": jnp.ones(()), "mu": params}, mesh, rule)[1]
         {'count': P(), 'mu': {'w': P(None, 'data')}}
     """
-    leaves, tree = jax.tree_util.tree_flatten_with_path(params, is_leaf=_is_box)
+    leaves, tree = jax.tree_util.tree_flatten_with_path(params, is_leaf=is_box)
     flat = jax.tree.leaves(jax.tree.broadcast(specs, jax.tree.unflatten(tree, range(len(leaves))), is_leaf=_is_spec),
                            is_leaf=_is_spec)  # fmt: skip
     known = {_name(path): (_facts(leaf).shape, spec) for (path, leaf), spec in zip(leaves, flat)}
@@ -318,7 +322,7 @@ def state_sharding(params: Any, specs: Any) -> ShardingRule:
             shape, wanted = known.get(suffix, (None, None))
             if shape == leaf.shape:
                 logger.info("%s: as parameter %s", name, suffix)
-                return _merged(spec, _entries(wanted, leaf.ndim))
+                return merged(spec, spec_entries(wanted, leaf.ndim))
         return spec
 
     return rule
@@ -362,19 +366,15 @@ class _Walk:
         """The spec of a leaf, or the list of those of a parameter's preconditioners."""
         if _is_factor_list(leaf):
             return [
-                None if factor is None else self._spec(f"{name}/{i}", factor, (), preconditioner=True)
+                None if factor is None else self._spec(f"{name}/{i}", factor, preconditioner=True)
                 for i, factor in enumerate(leaf)
             ]
-        return self._spec(name, leaf, tuple(_annotation(leaf)), preconditioner=False)
+        return self._spec(name, leaf, preconditioner=False)
 
-    def _spec(self, name: str, leaf: Any, annotated: SpecEntries, *, preconditioner: bool) -> PartitionSpec:
+    def _spec(self, name: str, leaf: Any, *, preconditioner: bool) -> PartitionSpec:
         facts = _facts(leaf, preconditioner)
-        names = annotated + (None,) * (facts.ndim - len(annotated))
-        if len(names) > facts.ndim:
-            self.faults.append(f"{name}: annotated {annotated}, the array has {facts.ndim} dimensions")
-            return PartitionSpec()
-        begun = _merged(self._on_mesh(name, names, leaf), _own_entries(leaf, self.mesh, facts.ndim))
         try:
+            begun = decided_entries(name, leaf, facts.ndim, self.mesh, self.logical_axes)
             done = _applied(self.rule, begun, self.mesh, name, facts)
         except SpecError as error:
             self.faults.append(str(error))
@@ -383,32 +383,6 @@ class _Walk:
         self.faults += [f"{name}{fault}" for fault in spec_faults(PartitionSpec(*done), facts.shape, self.mesh)]
         undecided = PartitionSpec.UNCONSTRAINED if self.free else None
         return PartitionSpec(*(undecided if entry is None else entry for entry in done))
-
-    def _on_mesh(self, name: str, entries: SpecEntries, leaf: Any) -> SpecEntries:
-        """The annotation with logical names replaced by the mesh axes that they stand for."""
-        pairs = [*_pairs(self.logical_axes), *_pairs(_rules_of(leaf))]
-        used: set[str] = set()
-        found: list[SpecEntry] = []
-        for entry in entries:
-            axes = tuple(axis for logical in _axes(entry) for axis in self._axes_of(name, logical, pairs, used) if axis)
-            used.update(axes)
-            found.append(None if not axes else axes[0] if len(axes) == 1 else axes)
-        return tuple(found)
-
-    def _axes_of(
-        self, name: str, logical: str, pairs: Sequence[tuple[str, SpecEntry]], used: set[str]
-    ) -> tuple[str, ...]:
-        targets = [_axes(axes) for known, axes in pairs if known == logical]
-        if targets:
-            return next((axes for axes in targets if not used & set(axes)), ())
-        if logical in self.mesh.axis_names:
-            return (logical,)
-        logger.warning(
-            "%s: annotation %r is neither an axis of the mesh nor in logical_axes; it is left to the rules",
-            name,
-            logical,
-        )
-        return ()
 
 
 def _place(
@@ -420,7 +394,7 @@ def _place(
     preferred: int,
 ) -> SpecEntries:
     """The spec with ``axes`` on the preferred dimension, or on the largest other one that is free and divides."""
-    taken = {axis for entry in spec for axis in _axes(entry)}
+    taken = {axis for entry in spec for axis in axes_of(entry)}
     if taken & set(axes):
         logger.info("%s: %s is in use already in %s", name, ", ".join(axes), spec)
         return spec
@@ -432,7 +406,7 @@ def _place(
         if leaf.shape[d] % parts:
             logger.info("%s: dimension %d of %s is not divisible by %d", name, d, leaf.shape, parts)
             continue
-        return (*spec[:d], axes[0] if len(axes) == 1 else axes, *spec[d + 1 :])
+        return (*spec[:d], entry_of(axes), *spec[d + 1 :])
     logger.info("%s: no free dimension of %s is divisible by %d; %s is not used", name, leaf.shape, parts, axes)
     return spec
 
@@ -455,84 +429,12 @@ def _preferred_dimension(name: str, leaf: RuleLeaf) -> int | None:
     return largest
 
 
-def _axes(entry: Any) -> tuple[str, ...]:
-    if entry is None:
-        return ()
-    return (entry,) if isinstance(entry, str) else tuple(entry)
-
-
-def _pairs(axes: LogicalAxes | None) -> Iterable[tuple[str, SpecEntry]]:
-    if axes is None:
-        return ()
-    return axes.items() if isinstance(axes, Mapping) else axes
-
-
-def _merged(decided: SpecEntries, wanted: SpecEntries) -> SpecEntries:
-    """``decided``, completed by those entries of ``wanted`` whose dimension and axes are still free."""
-    used = {axis for entry in decided for axis in _axes(entry)}
-    return tuple(have if have is not None or used & set(_axes(want)) else want for have, want in zip(decided, wanted))
-
-
-def _entries(spec: Any, rank: int) -> SpecEntries:
-    """One entry per dimension of a PartitionSpec or NamedSharding; what is unconstrained is undecided."""
-    if spec is None:
-        return (None,) * rank
-    dims = tuple(spec.spec if isinstance(spec, NamedSharding) else spec)
-    dims = tuple(None if entry is PartitionSpec.UNCONSTRAINED else entry for entry in dims)
-    return dims + (None,) * (rank - len(dims))
-
-
-def _own_entries(leaf: Any, mesh: Mesh | AbstractMesh, rank: int) -> SpecEntries:
-    """The sharding that an array already has on this mesh's axes."""
-    sharding = getattr(_value(leaf), "sharding", None)
-    if not isinstance(sharding, NamedSharding) or sharding.mesh.shape != mesh.shape:
-        return (None,) * rank
-    return _entries(sharding, rank)
-
-
 def _is_spec(node: Any) -> bool:
     return node is None or isinstance(node, PartitionSpec | NamedSharding)
 
 
-def _is_box(node: Any) -> bool:
-    """Whether it is one annotated array: a box of flax linen, or a variable of flax nnx."""
-    return callable(getattr(node, "get_partition_spec", None)) or (
-        callable(getattr(node, "get_metadata", None)) and callable(getattr(node, "set_metadata", None))
-    )
-
-
-def _value(leaf: Any) -> Any:
-    """What a box holds; other leaves as they are."""
-    return next(iter(jax.tree.leaves(leaf)), None) if _is_box(leaf) else leaf
-
-
-def _metadata(leaf: Any) -> Mapping[str, Any]:
-    """The metadata of an nnx variable; of a linen box its fields."""
-    reader: Any = getattr(leaf, "get_metadata", None)
-    if reader is None:
-        return {"out_sharding": leaf.names, "sharding_rules": _box_rules(leaf)}
-    return dict(reader())
-
-
-def _box_rules(leaf: Any) -> Any:
-    return getattr(leaf, "rules", None)
-
-
-def _annotation(leaf: Any) -> Iterator[SpecEntry]:
-    """Logical or mesh axes per dimension that a box or variable is annotated with."""
-    if not _is_box(leaf):
-        return iter(())
-    named = _metadata(leaf).get("out_sharding") or ()
-    return iter(named.spec if isinstance(named, NamedSharding) else tuple(named))
-
-
-def _rules_of(leaf: Any) -> LogicalAxes | None:
-    """The logical-axis rules that an annotation brings along."""
-    return _metadata(leaf).get("sharding_rules") if _is_box(leaf) else None
-
-
 def _facts(leaf: Any, preconditioner: bool = False) -> RuleLeaf:
-    value = _value(leaf)
+    value = value_of(leaf)
     shape = tuple(np.shape(value))
     dtype = getattr(value, "dtype", None) or np.result_type(value)
     itemsize = np.dtype(dtype).itemsize if not jnp.issubdtype(dtype, jax.dtypes.extended) else 8
@@ -541,7 +443,7 @@ def _facts(leaf: Any, preconditioner: bool = False) -> RuleLeaf:
 
 def _is_factor_list(node: Any) -> bool:
     """Whether it is a list of preconditioners: square matrices, diagonals and None, at least one square."""
-    if type(node) is not list or any(_is_box(item) for item in node):
+    if type(node) is not list or any(is_box(item) for item in node):
         return False
     shapes: list[tuple[int, ...]] = [getattr(item, "shape", ()) for item in node]
     matrices = [shape for shape in shapes if len(shape) > 1]
