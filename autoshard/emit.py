@@ -25,6 +25,7 @@ from autoshard.graph import Path
 from autoshard.jaxprs import opened, scan_operands, solver_arguments
 from autoshard.local import end_sum, open_sum, run_local
 from autoshard.plan import Decision, Leaf, Plan, SpecDims, spec_of
+from autoshard.rolling import ROLL, rolled
 from autoshard.shardings import DEVICE_MEMORY, partition_spec
 
 Key = tuple[Path, int, str]
@@ -354,6 +355,19 @@ class _Emitter:
         outs = self.inline("jaxpr", eqn, inside, path)
         return [self.held_to(out, path, len(args) + k) for k, out in enumerate(outs)]
 
+    def call(self, eqn: core.JaxprEqn, args: list[Held], path: Path) -> list[Held]:
+        """A nested call, walked into unless it is planned as one operation."""
+        known = rolled(eqn)
+        decision = self.decisions.get((path, 0, ROLL.name))
+        if known is None or decision is None:
+            return self.jit(eqn, args, path)
+        arrays = [self.fetch(args[0], decision.routes.get(0))]
+        if decision.local:
+            outs = run_local(known, decision, arrays, self.region_mesh())
+        else:
+            outs = [held.array for held in self.inline("jaxpr", eqn, [Held(array) for array in arrays], path)]
+        return [self.made(decision, k, out) for k, out in enumerate(outs)]
+
     def custom(self, eqn: core.JaxprEqn, args: list[Held], path: Path) -> list[Held]:
         """A call with its own derivative rule: the rule is kept, the body is rebuilt."""
         if all(held.recipe is not None for held in args):
@@ -437,8 +451,8 @@ def _inline_by(parameter: str) -> Callable[..., list[Held]]:
 
 
 _HANDLERS: dict[str, Callable[..., list[Held]]] = {
-    "jit": _Emitter.jit,
-    "pjit": _Emitter.jit,
+    "jit": _Emitter.call,
+    "pjit": _Emitter.call,
     "closed_call": _inline_by("call_jaxpr"),
     "core_call": _inline_by("call_jaxpr"),
     "call": _inline_by("call_jaxpr"),

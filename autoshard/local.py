@@ -682,6 +682,7 @@ _BODIES: dict[str, Body] = {
     "reduce_window_min": _windows,
     "reduce_window_sum": _windows,
     "rev": _rearranged,
+    "roll": _rearranged,
     "scatter": _scatter,
     "scatter-add": _scatter,
     "scatter-max": _scatter,

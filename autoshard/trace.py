@@ -19,6 +19,7 @@ from autoshard.apart import pieces
 from autoshard.errors import CapturedValuesError
 from autoshard.graph import ASSUMED_WHILE_TRIPS, LITERAL, Graph, Op, Path, Value
 from autoshard.jaxprs import equations, opened, scan_operands, solver_arguments, without_dead_code
+from autoshard.rolling import rolled
 from autoshard.rules.base import Combine, Dims, Equation, OpRule, RuleBuilder, TensorFacts, rule_of
 from autoshard.rules.shardy import fallback_rule
 from autoshard.shardings import fixed_dims
@@ -320,6 +321,12 @@ def equation_of(eqn: core.JaxprEqn) -> Equation:
     return Equation(eqn.primitive.name, eqn.params, operands, results)
 
 
+def _call(b: _Builder, eqn: core.JaxprEqn, args: list[int], path: Path, trips: float) -> list[int]:
+    """A nested call, walked into unless it is known as one operation."""
+    known = rolled(eqn)
+    return _jit(b, eqn, args, path, trips) if known is None else _plain(b, known, args, path, trips)
+
+
 def _in_pieces(b: _Builder, eqn: core.JaxprEqn, args: list[int], path: Path, trips: float) -> list[int]:
     """An operation that may be planned in several pieces."""
     apart = pieces(eqn)
@@ -562,8 +569,8 @@ def _cond(b: _Builder, eqn: core.JaxprEqn, args: list[int], path: Path, trips: f
 
 
 _REGIONS: dict[str, Callable[..., list[int]]] = {
-    "jit": _jit,
-    "pjit": _jit,
+    "jit": _call,
+    "pjit": _call,
     "closed_call": _inline("call_jaxpr"),
     "core_call": _inline("call_jaxpr"),
     "call": _inline("call_jaxpr"),

@@ -161,10 +161,15 @@ def _parted(p: Mapping[str, Any], before: Shapes, after: Shapes) -> Segments:
     return {d: [Segment(0, k, n, source=start) for k, (n, start) in enumerate(zip(p["sizes"], starts))]}
 
 
+def _rolled(p: Mapping[str, Any], before: Shapes, after: Shapes) -> Segments:
+    return {p["dimension"]: list(p["segments"])}
+
+
 SEGMENTS: dict[str, Callable[[Mapping[str, Any], Shapes, Shapes], Segments]] = {
     "concatenate": _joined,
     "pad": _padded,
     "rev": _reversed,
+    "roll": _rolled,
     "slice": _sliced,
     "split": _parted,
 }

@@ -46,6 +46,7 @@ UNTRIED = {
     "iota_2x32_shape": "it has no operands; made when keys are lowered",
     "from_edtype": "JAX uses it for its own key types only",
     "shard_map": "its strategy is the user's own; tests/autoshard/test_api.py runs one",
+    "roll": "no primitive of its own: tests/autoshard/test_rolling.py has the calls that it stands for",
     "select_and_scatter": "no public function binds it",
     "tie": "no public function binds it",
     "to_edtype": "JAX uses it for its own key types only",

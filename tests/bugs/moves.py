@@ -264,8 +264,6 @@ CASES = (
         ins={"u": P("d", None)},
         outs={0: P("d", None)},
         expect=Expect(sent_max=1100),
-        everyday=False,
-        open="a roll is two slices of uneven extent and a join, and is not seen as one move of rows to the neighbour",
     ),
     Case(
         name="joined_pieces",
