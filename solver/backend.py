@@ -78,12 +78,13 @@ class LinearModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What came back; values and duals are empty where there are none, `bound` is the backend's own."""
+    """What came back; values and duals are empty where there are none, `bound` and `nodes` are the backend's own."""
 
     verdict: Verdict
     values: Floats
     duals: Floats
     bound: float
+    nodes: int
     detail: str
 
 
@@ -92,6 +93,7 @@ _NOTHING = Outcome(
     values=np.zeros(0),
     duals=np.zeros(0),
     bound=-np.inf,
+    nodes=0,
     detail="the backend did not stop at its limit",
 )
 
@@ -208,5 +210,6 @@ def _outcome(answer: result_pb2.SolveResultProto) -> Outcome:
         values=values if verdict in (Verdict.OPTIMAL, Verdict.FEASIBLE) else np.zeros(0),
         duals=np.array(solution.dual_solution.dual_values.values, dtype=np.float64),
         bound=answer.termination.objective_bounds.dual_bound,
+        nodes=answer.solve_stats.node_count,
         detail=f"{result_pb2.TerminationReasonProto.Name(reason)} {answer.termination.detail}".strip(),
     )

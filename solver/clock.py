@@ -38,6 +38,11 @@ class Clock:
         return max(0.0, self.limit_s - self.elapsed_s)
 
     @property
+    def left_work(self) -> float:
+        """Table entries that may still be touched; any number without a work limit."""
+        return math.inf if self.work_limit is None else self.work_limit - self.work
+
+    @property
     def patience_s(self) -> float:
         """Seconds that a backend may take: all that are left, or any number under a work limit."""
         return self.left_s if self.work_limit is None else math.inf

@@ -270,7 +270,7 @@ def _add_memory(graph: Graph, problem: Problem, leaders: list[int]) -> None:
             _accumulate(node_loads[u], span, copy.nbytes.diagonal())
         else:
             _accumulate(pair_loads[min(u, v), max(u, v)], span, copy.nbytes if u < v else copy.nbytes.T)
-    graph.room = np.full(len(times), np.floor(problem.budget or 0.0))
+    graph.room = np.full(len(times), np.floor(float(problem.budget or 0.0)))
     for node, spread in node_loads.items():
         graph.set_loads(node, [Load(start, stop, nbytes) for (start, stop), nbytes in spread.items()])
     for pair, spread in pair_loads.items():

@@ -61,8 +61,8 @@ FIRST_REGION = 200  # nodes of the first region explored
 MOST_SEEDS = 6  # places that a region grows from
 HUB = 12  # neighbours from which a node counts as a hub
 REGION_S = 3.0  # seconds for each region
-NODE_WORK = 100.0  # table entries' worth of work per nonzero of an integer program
-WORK_NODES = 500  # branch-and-bound nodes allowed under a work limit
+ROOT_WORK, NODE_WORK = 3e4, 1e4  # an integer program's work per nonzero, in table entries: at first, and per node
+LEVEL_WORK, REDUCE_WORK = 1e5, 3e4  # work of a sweep per level, and of the reductions per node, whatever their size
 SURELY = 1e-6  # relative excess of the bound over the dearest choice from which on nothing is valid, rounding or not
 NOTHING_FITS = "no choice fits the memory budget and the forbidden entries"
 CLOSE = 1e-9  # relative distance at which both sides count as equal: rounding of the costs as given
@@ -114,10 +114,11 @@ def reduce(graph: Graph, clock: Clock) -> None:
     Raises:
         Infeasible: If no choice is valid.
     """
+    nodes = len(graph.costs)
     drop_slack_rows(graph)
     simplify(graph, clock)
     drop_slack_rows(graph)
-    clock.spend(entries(graph))
+    clock.spend(entries(graph) + REDUCE_WORK * nodes)
 
 
 def solve_quickly(graph: Graph, clock: Clock) -> Found | None:
@@ -156,9 +157,12 @@ def integer_program(graph: Graph, clock: Clock) -> Found:
     if clock.expired:
         return nothing
     model, layout, scale = build_model(graph)
-    clock.spend(NODE_WORK * len(model.entries))
-    nodes = None if clock.work_limit is None else WORK_NODES
+    root_work, node_work = ROOT_WORK * len(model.entries), NODE_WORK * len(model.entries)
+    if clock.left_work < root_work:
+        return nothing
+    nodes = None if clock.work_limit is None else int(1 + (clock.left_work - root_work) / node_work)
     outcome = run_backend(model, Backend.HIGHS, seconds=clock.patience_s, nodes=nodes)
+    clock.spend(root_work + node_work * outcome.nodes)
     if outcome.verdict is Verdict.INFEASIBLE:
         raise Infeasible(NOTHING_FITS)
     bound = -math.inf
@@ -197,6 +201,7 @@ class Search:
         self.cost: float = cutoff
         self.bound: float = -math.inf
         self.between: tuple[Indices, Indices] | None = None
+        self.sweep_work: float = 2 * self.packed.work + LEVEL_WORK * self.packed.levels
         self.ceiling: float = _ceiling(self.packed)
         self._is_priced = False
         self.rows: set[int] = set()  # memory rows that parts have to respect, found as they are overfilled
@@ -273,7 +278,7 @@ class Search:
         Raises:
             Infeasible: If the bound exceeds what any choice can cost.
         """
-        self.clock.spend(2 * self.packed.work)
+        self.clock.spend(self.sweep_work)
         bound = self.dual.sweep()
         if bound - self.ceiling > SURELY * (abs(bound) + abs(self.ceiling)) + 1.0:
             raise Infeasible(NOTHING_FITS)
@@ -324,7 +329,7 @@ class Search:
         while not self.done and not stop.expired:
             self.dual.set_prices(pricing.prices)
             bound = self._swept()
-            stop.spend(2 * packed.work)
+            stop.spend(self.sweep_work)
             if bound > best[0]:
                 best = (bound, pricing.prices)
             choice = self.dual.decode()

@@ -91,3 +91,19 @@ def exhaustive_in(graph: Graph) -> float:
     choices = itertools.product(*(range(len(graph.costs[node])) for node in nodes))
     named = (dict(zip(nodes, choice, strict=True)) for choice in choices)
     return min((graph.value(choice) for choice in named if graph.fits(choice)), default=math.inf)
+
+
+def layers(count: int, budget: float | None = None) -> Problem:
+    """Equal layers in a row, cross-linked, that hold memory until the end: too many to try everything."""
+    random = np.random.default_rng(0)
+    apart = np.abs(np.arange(7)[:, None] - np.arange(7))
+    forward, skip = 20 * apart + random.integers(0, 9, (7, 7)), 5 * apart + random.integers(0, 9, (7, 7))
+    nodes = range(3 * count)
+    steps = ((1, forward), (2, skip), (5, skip.T))
+    return Problem(
+        names=tuple(map(str, nodes)),
+        costs=tuple(np.arange(7) * 5.0 + random.integers(0, 9, 7) for _ in nodes),
+        edges=tuple(Edge(i, i + step, cost) for i in nodes for step, cost in steps if i + step < 3 * count),
+        usages=tuple(Usage(i, i, 6 * count - i, np.arange(7)[::-1] * 10) for i in nodes),
+        budget=budget,
+    )
