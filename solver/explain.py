@@ -102,7 +102,22 @@ class Difference:
 
 
 def holders(problem: Problem, choice: Sequence[int], time: int) -> tuple[Holder, ...]:
-    """What a choice holds at a time, largest first."""
+    """What a choice holds at a time, largest first.
+
+    Args:
+        problem: The problem.
+        choice: A choice per node.
+        time: Program time.
+
+    Example:
+        >>> import numpy as np
+        >>> from autoshard.solver import Problem, Usage, holders
+        >>> held = (Usage(0, 0, 2, np.array([8.0, 2.0])), Usage(1, 1, 3, np.array([4.0, 6.0])))
+        >>> costs = (np.array([1.0, 3.0]), np.array([0.0, 5.0]))
+        >>> problem = Problem(names=("a", "b"), costs=costs, usages=held, budget=9.0)
+        >>> [(holder.node, holder.nbytes) for holder in holders(problem, (0, 0), 1)]
+        [(0, 8.0), (1, 4.0)]
+    """
     held = [
         Holder(node=usage.node, edge=None, nbytes=float(usage.nbytes[choice[usage.node]]))
         for usage in problem.usages
@@ -169,6 +184,16 @@ def memory_price(
 
     Raises:
         ProblemError: If the problem has no budget, or the solution no choice.
+
+    Example:
+        >>> import numpy as np
+        >>> from autoshard.solver import Problem, Usage, memory_price, solve
+        >>> held = (Usage(0, 0, 2, np.array([8.0, 2.0])), Usage(1, 1, 3, np.array([4.0, 6.0])))
+        >>> costs = (np.array([1.0, 3.0]), np.array([0.0, 5.0]))
+        >>> problem = Problem(names=("a", "b"), costs=costs, usages=held, budget=9.0)
+        >>> price = memory_price(problem, solve(problem), step_bytes=3.0)
+        >>> price.saved, price.lost
+        (2.0, 0.0)
     """
     if problem.budget is None or not solution.choice:
         raise ProblemError("The price of memory needs a problem with a budget, and a solution with a choice")
@@ -234,6 +259,15 @@ def alternatives(problem: Problem, node: int, *, time_limit_s: float = 20.0) -> 
         problem: The problem.
         node: Index of the node.
         time_limit_s: Wall seconds, in all; choices that run out of it come with a bound.
+
+    Example:
+        >>> import numpy as np
+        >>> from autoshard.solver import Problem, Usage, alternatives
+        >>> held = (Usage(0, 0, 2, np.array([8.0, 2.0])), Usage(1, 1, 3, np.array([4.0, 6.0])))
+        >>> costs = (np.array([1.0, 3.0]), np.array([0.0, 5.0]))
+        >>> problem = Problem(names=("a", "b"), costs=costs, usages=held, budget=9.0)
+        >>> [(row.index, row.cost, row.status.value) for row in alternatives(problem, 1)]
+        [(0, 3.0, 'optimal'), (1, 8.0, 'optimal')]
     """
     size = problem.costs[node].size
     found = []
@@ -247,7 +281,22 @@ def alternatives(problem: Problem, node: int, *, time_limit_s: float = 20.0) -> 
 
 
 def differences(problem: Problem, before: Sequence[int], after: Sequence[int]) -> tuple[Difference, ...]:
-    """The costs that two choices pay differently: nodes first, then edges, in order."""
+    """The costs that two choices pay differently: nodes first, then edges, in order.
+
+    Args:
+        problem: The problem.
+        before: A choice per node.
+        after: Another one.
+
+    Example:
+        >>> import numpy as np
+        >>> from autoshard.solver import Problem, Usage, differences
+        >>> held = (Usage(0, 0, 2, np.array([8.0, 2.0])), Usage(1, 1, 3, np.array([4.0, 6.0])))
+        >>> costs = (np.array([1.0, 3.0]), np.array([0.0, 5.0]))
+        >>> problem = Problem(names=("a", "b"), costs=costs, usages=held, budget=9.0)
+        >>> differences(problem, (0, 0), (1, 0))
+        (Difference(node=0, edge=None, before=1.0, after=3.0),)
+    """
     nodes = [
         Difference(node=i, edge=None, before=float(cost[before[i]]), after=float(cost[after[i]]))
         for i, cost in enumerate(problem.costs)
