@@ -39,7 +39,7 @@ def primitives(jaxpr: core.ClosedJaxpr | core.Jaxpr) -> set[str]:
     return {eqn.primitive.name for eqn in equations(jaxpr)}
 
 
-def equations(jaxpr: core.ClosedJaxpr | core.Jaxpr, closed_to: Container[str] = ()) -> Iterator[core.JaxprEqn]:
+def equations(jaxpr: core.ClosedJaxpr | core.Jaxpr, closed_to: Container[str] = ()) -> Iterator[Any]:
     """All equations of a jaxpr and of those that its equations hold, except inside of the primitives named."""
     for eqn in opened(jaxpr)[0].eqns:
         yield eqn
