@@ -3,11 +3,12 @@
     python benchmarks/rules.py
     python benchmarks/rules.py --mesh 2x2x2 --sample 0 --family contractions
     python benchmarks/rules.py --part 1/4
+    python benchmarks/rules.py --tpu v5e:2x4 --sample 2
 
 Every case of tests/rule_zoo.py is planned on a 4x2 and a 2x2x2 mesh; where a rule generates more strategies than
 ``--sample``, that many are drawn, the same ones every time. A strategy agrees if its values are those of the operation
 on one device and the compiled collectives are those that were priced. Known differences (`tests.helpers_rules`) are
-counted by reason. Exits with 1 if a strategy differs in an unknown way, or if more than 3 % differ in known ones.
+counted by reason. With ``--tpu`` the strategies are priced and compiled for that slice, and nothing is run. Exits with 1 if a strategy differs in an unknown way, or if more than 3 % differ in known ones.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ import os
 import sys
 import time
 from collections import Counter
-from typing import Any
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from autoshard.costs import MeshModel
-from tests.helpers_rules import MESHES, Case, execute, known_difference, sampled
+from autoshard.topology import tpu_mesh
+from tests.helpers_rules import MESHES, Case, execute, known_difference, only_compile, sampled
 from tests.rule_zoo import FAMILIES
 
 MOST_KNOWN = 0.03
@@ -37,7 +38,7 @@ def main() -> int:
     found: Counter[str] = Counter()
     start = time.perf_counter()
     for case, mesh in _chosen(options):
-        found += _case(case, mesh, options.sample)
+        found += _case(case, mesh, options)
     count = found.total()
     known = count - found["agree"] - found["differ"]
     print(f"\n{count} strategies, {found['agree']} as priced, in {time.perf_counter() - start:.0f} s")
@@ -53,6 +54,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--family", choices=tuple(FAMILIES), help="this family of rules only")
     parser.add_argument("--case", help="this case only")
     parser.add_argument("--sample", type=int, default=64, help="most strategies of a case on a mesh; 0 takes all")
+    parser.add_argument("--tpu", help="compile for this TPU slice, such as v5e:2x4")
     parser.add_argument("--part", default="1/1", help="a part of all cases, such as 1/4")
     return parser.parse_args()
 
@@ -65,13 +67,17 @@ def _chosen(options: argparse.Namespace) -> list[tuple[Case, str]]:
     return [(case, mesh) for case in cases for mesh in meshes][part - 1 :: of]
 
 
-def _case(case: Case, mesh: str, sample: int) -> Counter[str]:
+def _case(case: Case, mesh: str, options: argparse.Namespace) -> Counter[str]:
     """How many strategies agree, differ for which known reason, or differ."""
-    sizes: dict[str, Any] = MESHES[mesh]
-    strategies = case.op.strategies(MeshModel.preset("cpu-virtual", sizes)).strategies
+    sizes = MESHES[mesh]
+    model = MeshModel.preset(f"tpu-{options.tpu.split(':')[0]}" if options.tpu else "cpu-virtual", sizes)
+    strategies = case.op.strategies(model).strategies
     found: Counter[str] = Counter()
-    for strategy in sampled(strategies, sample or len(strategies)):
-        outcome = execute(case, strategy, sizes)
+    for strategy in sampled(strategies, options.sample or len(strategies)):
+        if options.tpu:
+            outcome = only_compile(case, strategy, tpu_mesh(options.tpu, sizes), sizes)
+        else:
+            outcome = execute(case, strategy, sizes)
         if outcome.agrees:
             found["agree"] += 1
             continue

@@ -214,27 +214,43 @@ def _leaf(tensor: Any, spec: ShardingSpec) -> Leaf:
 
 def execute(case: Case, strategy: Strategy, sizes: Mapping[str, int]) -> Outcome:
     """Run a strategy on the virtual devices and compare it with its price and with the unsharded operation."""
-    op, mesh = case.op, jax_mesh(sizes)
-    closed = op.jaxpr()
-    pairs = [(a, spec) for a, spec, v in zip(op.operands, strategy.operands, op.eqn.invars) if isinstance(v, core.Var)]
+    mesh = jax_mesh(sizes)
+    compiled = _compile(case.op, strategy, mesh)
+    arguments = [jax.device_put(a, _sharding(mesh, spec)) for a, spec in _arguments(case.op, strategy)]
+    return Outcome(
+        strategy=strategy,
+        wrong_values=_difference(case.op.expected, compiled(*arguments), exact=case.exact),
+        priced=_priced(strategy),
+        compiled=_compiled(compiled.as_text(), sizes),
+    )
+
+
+def only_compile(case: Case, strategy: Strategy, mesh: Mesh, sizes: Mapping[str, int]) -> Outcome:
+    """Compile a strategy for devices that are not there, such as those of `autoshard.topology.tpu_mesh`."""
+    text = _compile(case.op, strategy, mesh).as_text()
+    return Outcome(strategy=strategy, wrong_values="", priced=_priced(strategy), compiled=_compiled(text, sizes))
+
+
+def _arguments(op: OneOp, strategy: Strategy) -> list[tuple[Any, ShardingSpec]]:
+    """The operands that are no literals, with their shardings."""
+    found = zip(op.operands, strategy.operands, op.eqn.invars)
+    return [(a, spec) for a, spec, v in found if isinstance(v, core.Var)]
+
+
+def _compile(op: OneOp, strategy: Strategy, mesh: Mesh) -> Any:
+    """The operation alone, emitted with the strategy as a plan's only decision, compiled for a mesh."""
+    pairs = _arguments(op, strategy)
     plan = Plan.model_construct(
         function="one_op",
         decisions=(decision_of(op, strategy),),
         arguments=tuple(_leaf(jax.typeof(a), spec) for a, spec in pairs),
         results=tuple(_leaf(t, spec) for t, spec in zip(op.equation.results, strategy.results)),
     )
-    emitted = emit(plan, closed, mesh)
-    arguments = [jax.device_put(a, _sharding(mesh, spec)) for a, spec in pairs]
+    emitted = emit(plan, op.jaxpr(), mesh)
+    arguments = [jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=_sharding(mesh, spec)) for a, spec in pairs]
     shardings = [_sharding(mesh, spec) for spec in strategy.results]
     jitted = jax.jit(emitted, in_shardings=[_sharding(mesh, s) for _, s in pairs], out_shardings=shardings)
-    compiled = jitted.lower(*arguments).compile()
-    results = compiled(*arguments)
-    return Outcome(
-        strategy=strategy,
-        wrong_values=_difference(op.expected, results, exact=case.exact),
-        priced=_priced(strategy),
-        compiled=_compiled(compiled.as_text(), sizes),
-    )
+    return jitted.lower(*arguments).compile()
 
 
 def _sharding(mesh: Mesh, spec: ShardingSpec) -> NamedSharding:
