@@ -7,8 +7,9 @@
 
 Every case of tests/rule_zoo.py is planned on a 4x2 and a 2x2x2 mesh; where a rule generates more strategies than
 ``--sample``, that many are drawn, the same ones every time. A strategy agrees if its values are those of the operation
-on one device and the compiled collectives are those that were priced. Known differences (`tests.helpers_rules`) are
-counted by reason. With ``--tpu`` the strategies are priced and compiled for that slice, and nothing is run. Exits with 1 if a strategy differs in an unknown way, or if more than 3 % differ in known ones.
+on one device and the compiled collectives are those that were priced. With ``--tpu`` the strategies are priced and
+compiled for that slice, and nothing is run; known differences (`tests.helpers_rules`) are counted by reason. Exits with
+1 if a strategy differs in an unknown way; on virtual CPUs there are no known ones.
 """
 
 from __future__ import annotations
@@ -28,9 +29,6 @@ from autoshard.topology import tpu_mesh
 from tests.helpers_rules import MESHES, Case, execute, known_difference, only_compile, sampled
 from tests.rule_zoo import FAMILIES
 
-MOST_KNOWN = 0.03
-"""Share of the strategies that may differ in known ways."""
-
 
 def main() -> int:
     """Prints one line per case, the strategies that differ, and the sums."""
@@ -40,12 +38,11 @@ def main() -> int:
     for case, mesh in _chosen(options):
         found += _case(case, mesh, options)
     count = found.total()
-    known = count - found["agree"] - found["differ"]
     print(f"\n{count} strategies, {found['agree']} as priced, in {time.perf_counter() - start:.0f} s")
     for reason in sorted(found.keys() - {"agree", "differ"}):
         print(f"{found[reason]} ({found[reason] / count:.2%}): {reason}")
     print(f"{found['differ']} differ in unknown ways")
-    return int(found["differ"] > 0 or known > MOST_KNOWN * count)
+    return int(found["differ"] > 0)
 
 
 def _options() -> argparse.Namespace:
@@ -81,7 +78,7 @@ def _case(case: Case, mesh: str, options: argparse.Namespace) -> Counter[str]:
         if outcome.agrees:
             found["agree"] += 1
             continue
-        reason = known_difference(case, outcome)
+        reason = known_difference(outcome) if options.tpu else None
         found[reason or "differ"] += 1
         if reason is None:
             print(f"  {case.name} on {mesh}: {outcome}", flush=True)

@@ -459,7 +459,7 @@ def transforms() -> list[Case]:
     lower = np.tril(x) + 4 * np.eye(8, dtype=np.float32)
     return [
         Case("fft", "fft", jnp.fft.fft, (normal(8, 4, 16),)),
-        Case("rfft2", "fft", jnp.fft.rfft2, (normal(8, 4, 16),)),
+        Case("rfft", "fft", jnp.fft.rfft, (normal(8, 4, 16),)),
         Case("irfft", "fft", jnp.fft.irfft, (normal(8, 9).astype(np.complex64),)),
         Case("cholesky", "cholesky", lax.linalg.cholesky, (a,)),
         Case("eigh", "eigh", lambda m: lax.linalg.eigh(m), (a,)),
