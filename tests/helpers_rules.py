@@ -199,15 +199,23 @@ class Outcome:
         return f"{specs}{local}: {values}; priced {show(self.priced)}; compiled {show(self.compiled)}"
 
 
-def known_difference(outcome: Outcome) -> str | None:
-    """The reason why a strategy whose values are right is not compiled as priced, if it is a known one."""
+def known_difference(case: Case, outcome: Outcome) -> str | None:
+    """The reason why the TPU compiler does something else with a strategy than priced, if it is a known one."""
     priced, compiled = _as_all_reduces(outcome.priced), _as_all_reduces(outcome.compiled)
-    if outcome.wrong_values or priced.keys() != compiled.keys():
+    if priced.keys() != compiled.keys():
         return None
-    same = all(math.isclose(priced[k], compiled[k], rel_tol=BYTES_SLACK) for k in priced)
-    return SMALL_SCATTERS if same else None
+    if outcome.priced.keys() == outcome.compiled.keys() and case.op.equation.results[0].dtype == "bool":
+        return PADDED_BOOLEANS
+    if all(math.isclose(priced[k], compiled[k], rel_tol=BYTES_SLACK) for k in priced):
+        return SMALL_SCATTERS
+    if case.primitive != "conv_general_dilated":
+        return None
+    narrow = {k: nbytes / (2 if k[0] == "collective-permute" else 1) for k, nbytes in priced.items()}
+    return NARROW_BORDERS if all(math.isclose(narrow[k], compiled[k], rel_tol=BYTES_SLACK) for k in priced) else None
 
 
+PADDED_BOOLEANS = "the TPU compiler combines booleans as words, with the padding of their tiles"
+NARROW_BORDERS = "the TPU compiler multiplies float32 as bfloat16, and sends the borders of convolutions so"
 SMALL_SCATTERS = "the TPU compiler makes an all-reduce of a reduce-scatter whose shards fill no tiles of 8 x 128"
 
 
