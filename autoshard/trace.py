@@ -380,7 +380,8 @@ def foreign_constraints(program: Program, sizes: Mapping[str, int]) -> list[str]
     for eqn in equations(program.jaxpr, closed_to=("shard_map",)):
         p = eqn.params
         for sharding in (p.get("sharding"), *p.get("in_shardings", ()), *p.get("out_shardings", ())):
-            if isinstance(sharding, NamedSharding) and dict(sharding.mesh.shape) != dict(sizes):
+            foreign = isinstance(sharding, NamedSharding) and not sharding.mesh.empty  # JAX's own are of no mesh
+            if foreign and dict(sharding.mesh.shape) != dict(sizes):
                 faults[f"{source_of(eqn)}: {sharding.spec} is of a mesh {dict(sharding.mesh.shape)}"] = None
     return list(faults)
 

@@ -20,3 +20,8 @@ def test_results_and_gradients_are_those_of_the_unsharded_program(seed: int) -> 
     jax.clear_caches()
     assert outcome.faults == ()
     assert outcome.rematerializations == 0
+
+
+def test_conversions_of_stacked_gradients_carry_no_sharding_of_the_callers() -> None:
+    """JAX writes a sharding over no mesh at all into some conversions of a scan's gradient."""
+    assert run(random_program(259)).faults == ()
