@@ -24,7 +24,7 @@ Rows = NDArray[np.int64]
 CALLS = frozenset({"jit", "pjit"})
 
 
-def rolled(eqn: core.JaxprEqn) -> core.JaxprEqn | None:
+def rolled(eqn: core.JaxprEqn) -> Any:  # a JaxprEqn or None; its type is incomplete
     """The equation with `ROLL` for its primitive, if it is a call that permutes rows along one dimension.
 
     None if it does anything else, or if the caller fixed shardings of it.
