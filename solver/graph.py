@@ -76,6 +76,7 @@ class Graph:
         trail: Applied steps, oldest first.
         size: Number of nodes of the problem.
         units: The meaning of one unit.
+        products: Min-plus products made so far, by what they were made of.
     """
 
     costs: dict[int, Floats]
@@ -87,6 +88,7 @@ class Graph:
     units: Units
     constant: float = 0.0
     trail: list[Step] = field(default_factory=list)
+    products: dict[tuple[object, ...], Floats] = field(default_factory=dict)
 
     def recover(self, choice: dict[int, int]) -> tuple[int, ...]:
         """Complete a choice for the live nodes to one for the problem."""

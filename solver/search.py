@@ -220,7 +220,7 @@ class Search:
             else:
                 self._sweep_for_choices()
             self.dual.break_ties(0.0)
-            self._sweep()
+            self._sweep(WARM_UP)
         while not self.done:
             before = self.bound, self.cost
             if self._close_in():

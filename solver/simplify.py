@@ -110,12 +110,21 @@ def minimise_out(graph: Graph, node: int) -> set[int]:
         graph.costs[other] = graph.costs[other] + (matrix + cost).min(axis=1)
     else:
         (u, left), (v, right) = tables
-        graph.add_edge(u, v, min_plus(left + cost, right.T))
+        graph.add_edge(u, v, _product(graph, left + cost, right.T))
     for n in neighbours:
         del graph.edges[n][node]
     del graph.edges[node], graph.costs[node]
     graph.trail.append(Minimised(node, cost, tables))
     return set(neighbours)
+
+
+def _product(graph: Graph, left: Floats, right: Floats) -> Floats:
+    """The min-plus product, looked up where the same was made before, as for layers that repeat."""
+    key = (left.shape, left.tobytes(), right.tobytes())
+    known = graph.products.get(key)
+    if known is None:
+        known = graph.products[key] = min_plus(left, right)
+    return known
 
 
 def min_plus(left: Floats, right: Floats) -> Floats:

@@ -6,13 +6,17 @@ valid for the problem as given; costs that are multiples of the step, as moderat
 """
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .problem import Floats, Problem
 
 HEADROOM = 2.0**48
+CHUNK = 100_000  # entries looked at together: few calls for small matrices, little memory for large ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +57,27 @@ class Units:
 def units_of(problem: Problem) -> Units:
     """The finest step with headroom for the sum of all largest entries."""
     arrays = [*problem.costs, *(edge.cost for edge in problem.edges)]
-    entries = np.concatenate([np.zeros(1), *(array.ravel() for array in arrays)])
-    entries[np.isinf(entries)] = 0.0
-    starts = np.cumsum([1, *(array.size for array in arrays)])[:-1]
-    largest = float(np.maximum.reduceat(np.abs(entries), starts).sum()) if len(starts) else 0.0
+    largest = sum(float(np.maximum.reduceat(np.abs(entries), starts).sum()) for entries, starts in _chunks(arrays))
     if largest == 0.0:
         return Units(step=1.0, terms=len(arrays), exact=True, grain=1.0)
     step = 2.0 ** math.ceil(math.log2(largest / HEADROOM))
-    scaled = entries / step
-    exact = bool(np.all(np.floor(scaled) == scaled))
-    whole = step < 1.0 and bool(np.all(np.floor(entries) == entries))
+    exact = all(_is_whole(entries / step) for entries, _ in _chunks(arrays))
+    whole = step < 1.0 and all(_is_whole(entries) for entries, _ in _chunks(arrays))
     return Units(step=step, terms=len(arrays), exact=exact, grain=1.0 / step if whole else 1.0)
+
+
+def _chunks(arrays: Sequence[Floats]) -> Iterator[tuple[Floats, NDArray[np.int64]]]:
+    """The finite entries (zeros for others) of a few arrays at a time, and where each array's start."""
+    sizes = np.array([array.size for array in arrays], dtype=np.int64)
+    chunk = np.cumsum(sizes) // CHUNK
+    bounds = [*np.flatnonzero(np.diff(chunk, prepend=-1)).tolist(), len(arrays)]
+    for first, last in pairwise(bounds):
+        part = [array.ravel() for array in arrays[first:last] if array.size]
+        if part:
+            entries = np.concatenate(part)
+            entries[np.isinf(entries)] = 0.0
+            yield entries, np.cumsum([0, *(array.size for array in part[:-1])])
+
+
+def _is_whole(entries: Floats) -> bool:
+    return bool((np.floor(entries) == entries).all())
