@@ -293,7 +293,8 @@ class Search:
             for _ in range(LOOK):
                 self._swept()
             self._look()
-            if self.done or (look >= LEAST_LOOKS and self.cost == before):
+            is_near = self.cost - self.bound <= NARROW * abs(self.cost) < math.inf
+            if self.done or is_near or (look >= LEAST_LOOKS and self.cost == before):
                 return
 
     def _look(self) -> None:

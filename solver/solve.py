@@ -12,6 +12,7 @@ from .search import Found, ignore
 from .solution import Progress, Solution, Status, check_solution
 
 RELAXED_SHARE = 0.35  # of the time limit, for solving without the memory limit first
+FITTING_SHARE = 0.8  # of the time left, for the same once more where what it found fits
 TIGHT = 0.8  # share of the budget that the least usage fills at the peak, from which on the limit surely binds
 FINISH_SHARE = 0.02  # of the time limit, kept for undoing the reductions and the check
 
@@ -118,7 +119,9 @@ class _Solve:
         if not len(graph.room):
             self.price = 0.0
         elif graph.room.min() > (1 - TIGHT) * (self.problem.budget or 0.0):
-            proven = self._without_limit()
+            proven = self._without_limit(RELAXED_SHARE)
+            if not proven and not self._is_close() and self.best:  # it fits: the budget hardly binds
+                proven = self._without_limit(FITTING_SHARE)
             if proven or self._is_close():
                 self.price = 0.0
                 return proven
@@ -128,11 +131,11 @@ class _Solve:
     def _is_close(self) -> bool:
         return bool(self.best) and self.cost - self.bound <= self.target_gap * abs(self.cost)
 
-    def _without_limit(self) -> bool:
+    def _without_limit(self, share: float) -> bool:
         """Solve without memory, which is far easier: a bound, and the answer if it fits; whether it is."""
         self._enter("without limit")
         graph = build_graph(replace(self.problem, usages=(), edge_usages=(), budget=None))
-        clock = self.clock.part(RELAXED_SHARE * self.clock.limit_s)
+        clock = self.clock.part(share * self.clock.left_s)
         found = conclude(graph, clock, ignore, self.target_gap)
         self.clock.spend(clock.work)
         return self._settled(graph, found)
