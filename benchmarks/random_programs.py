@@ -64,6 +64,8 @@ def summary(done: list[Outcome], mix: Counter[str], sizes: list[int], failed: in
         ("plan", [o.plan_seconds for o in done]),
         ("compile", [o.compile_seconds for o in done]),
     ):
+        if not values:
+            return
         yield f"seconds to {what}: median {statistics.median(values):.2f}, longest {max(values):.1f}"
     exact = sum(map(is_exact, done))
     yield f"bytes sent as predicted (within {SHARE:.0%} or {FREE_BYTES} bytes): {exact} of {len(done)}"
