@@ -533,7 +533,7 @@ class _Pricing:
         scale = self.mesh.wire_scale(result.dtype)
         nbytes = placed[len(self.operands)][1]
         for d, axes in scattered:
-            for together in [(a,) for a in axes] if self.mesh.scatters_axis_by_axis else [axes]:
+            for together in [(a,) for a in axes] if self.mesh.scatters_axis_by_axis(axes) else [axes]:
                 cost = reduce_scatter(nbytes, together, self.mesh, scale)
                 yield _priced("reduce-scatter", together, cost, d)
                 nbytes /= self._parts(together)

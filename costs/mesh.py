@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
 from numbers import Integral
 from typing import Annotated, Literal, Self
@@ -276,14 +276,21 @@ class MeshModel(Frozen):
         """The backend that compiles for this mesh."""
         return self.device.platform
 
-    @property
-    def scatters_axis_by_axis(self) -> bool:
+    def scatters_axis_by_axis(self, axes: Sequence[str]) -> bool:
         """Whether a reduce-scatter over several axes is one for each, which send as much in all.
 
         The TPU compiler makes an all-reduce of a single one over all axes of a square or cubic slice, in whatever order
         they are listed (libtpu 0.0.52: v5e 4x4 and 16x16, v5p 2x2x2 and 4x4x4, but not v5e 2x4 and 4x8).
+
+        Args:
+            axes: The axes that it runs over.
         """
-        return self.device.platform == "tpu"
+        if self.device.platform != "tpu" or len(axes) < 2:
+            return False
+        whole = all(axis.size == 1 or axis.name in axes for axis in self.axes)
+        links = {link.size for axis in self.axes for link in axis.links if link.size > 1}
+        square = math.isqrt(self.num_devices) ** 2 == self.num_devices
+        return whole and (square or len(links) == 1)
 
     def wire_scale(self, dtype: str) -> float:
         """Bytes on the wire per byte of the tensor: the CPU backend sends narrow floats as float16 or float32.

@@ -124,3 +124,19 @@ def test_on_tpu_sums_are_scattered_axis_by_axis() -> None:
         plan = plan_resharding(ShardingSpec.of(None, None, partial=("x", "y")), target, (4096, 512), ITEMSIZE, mesh)
         assert [(step.kind, step.axes) for step in plan.steps] == [("reduce-scatter", (axis,)) for axis in order]
         assert plan.wire_bytes == 4096 * 512 * ITEMSIZE * 15 / 16
+
+
+def test_on_tpu_sums_over_a_square_or_cubic_slice_are_scattered_axis_by_axis() -> None:
+    """One collective over all of it would be compiled to an all-reduce."""
+    for name, sizes, axes, apart in [
+        ("tpu-v5e", {"x": 4, "y": 4}, ("x", "y"), True),
+        ("tpu-v5e", {"x": 4, "y": 2}, ("x", "y"), False),
+        ("tpu-v5e", {"x": 8, "y": 4}, ("x", "y"), False),
+        ("tpu-v5e", {"x": 4, "y": 4}, ("x",), False),
+        ("tpu-v5e", {"x": 2, "y": 2, "z": 4}, ("x", "y"), False),
+        ("tpu-v5e", {"x": 2, "y": 2, "z": 4}, ("z", "x", "y"), True),
+        ("tpu-v5p", {"x": 2, "y": 2, "z": 2}, ("x", "y", "z"), True),
+        ("tpu-v5p", {"x": 4, "y": 2}, ("y", "x"), True),
+        ("cpu-virtual", {"x": 4, "y": 4}, ("x", "y"), False),
+    ]:
+        assert MeshModel.preset(name, sizes).scatters_axis_by_axis(axes) == apart, (name, sizes, axes)
