@@ -22,7 +22,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 from autoshard.apart import pieces
 from autoshard.graph import Path
-from autoshard.jaxprs import opened, scan_operands, solver_arguments
+from autoshard.jaxprs import called, opened, scan_operands, solver_arguments
 from autoshard.local import end_sum, open_sum, run_local
 from autoshard.plan import Decision, Leaf, Plan, SpecDims, spec_of
 from autoshard.rolling import ROLL, rolled
@@ -345,9 +345,9 @@ class _Emitter:
         """A nested call without rules of its own."""
         name = eqn.params.get("name")
         if name is None:
-            return self.walk(eqn.params[parameter], args, path)
+            return self.walk(called(eqn.params, parameter), args, path)
         with jax.named_scope(name):
-            return self.walk(eqn.params[parameter], args, path)
+            return self.walk(called(eqn.params, parameter), args, path)
 
     def jit(self, eqn: core.JaxprEqn, args: list[Held], path: Path) -> list[Held]:
         """A jit inside, with the shardings that it fixes."""

@@ -27,6 +27,12 @@ def scan_operands(params: Mapping[str, Any]) -> tuple[int, int]:
     return len(list(consts)), len(list(carry))
 
 
+def called(params: Mapping[str, Any], parameter: str) -> core.ClosedJaxpr | core.Jaxpr:
+    """The jaxpr of a call; what `eval_jaxpr` evaluates is its ``jaxpr`` up to JAX 0.11, its ``call_jaxpr`` later."""
+    jaxpr: core.ClosedJaxpr | core.Jaxpr = params[parameter] if parameter in params else params["call_jaxpr"]
+    return jaxpr
+
+
 def solver_arguments(eqn: core.JaxprEqn, args: Sequence[T]) -> list[T]:
     """What the solver of a `custom_linear_solve` gets of its arguments: constants of its own, right-hand sides."""
     lengths = eqn.params["const_lengths"]

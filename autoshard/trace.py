@@ -18,7 +18,7 @@ from jax.sharding import NamedSharding
 from autoshard.apart import pieces
 from autoshard.errors import CapturedValuesError
 from autoshard.graph import ASSUMED_WHILE_TRIPS, LITERAL, Graph, Op, Path, Value
-from autoshard.jaxprs import equations, opened, scan_operands, solver_arguments, without_dead_code
+from autoshard.jaxprs import called, equations, opened, scan_operands, solver_arguments, without_dead_code
 from autoshard.rolling import rolled
 from autoshard.rules.base import Combine, Dims, Equation, OpRule, RuleBuilder, TensorFacts, rule_of
 from autoshard.rules.shardy import fallback_rule
@@ -388,7 +388,7 @@ def foreign_constraints(program: Program, sizes: Mapping[str, int]) -> list[str]
 
 def _inline(parameter: str) -> Callable[..., list[int]]:
     def inline(b: _Builder, eqn: core.JaxprEqn, args: list[int], path: Path, trips: float) -> list[int]:
-        return _walk(b, eqn.params[parameter], args, path, trips)
+        return _walk(b, called(eqn.params, parameter), args, path, trips)
 
     return inline
 
