@@ -328,6 +328,7 @@ class TestCallbacks:
         assert out["sum"].sharding == step.plan(W, X).out_shardings["sum"]
         with jax.set_mesh(mesh):
             step(W, out["double"][:, :16])
+        jax.effects_barrier()  # callbacks run while the caller goes on
         assert len(seen) == 2
 
     def test_inside_of_a_trace_on_explicit_axes(self) -> None:
