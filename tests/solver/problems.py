@@ -5,8 +5,9 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
+import pytest
 
-from autoshard.solver import Edge, EdgeUsage, Problem, Usage, check_solution
+from autoshard.solver import Edge, EdgeUsage, Problem, Status, Usage, check_solution, solve
 from autoshard.solver.graph import Graph, Infeasible, build_graph, drop_slack_rows
 
 
@@ -83,6 +84,20 @@ def solvable(count: int, needs_memory: bool = False) -> Iterator[tuple[Problem, 
             found += 1
         if found == count:
             return
+
+
+def assert_solved(seed: int) -> None:
+    """A random problem is solved as exhaustive search does, to a valid choice and a bound that is none too high."""
+    problem = random_problem(seed)
+    best = exhaustive(problem)
+    solution = solve(problem)
+    if math.isinf(best):
+        assert solution.status is Status.INFEASIBLE, seed
+        return
+    assert solution.status is Status.OPTIMAL, seed
+    assert solution.cost == pytest.approx(best, rel=1e-12), seed
+    assert not check_solution(problem, solution.choice).violations
+    assert solution.bound <= solution.cost
 
 
 def exhaustive_in(graph: Graph) -> float:

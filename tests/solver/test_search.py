@@ -11,21 +11,14 @@ from autoshard.solver.graph import Graph
 from autoshard.solver.narrow import narrow
 from autoshard.solver.packed import pack
 from autoshard.solver.search import Search, ignore
-from tests.solver.problems import exhaustive, exhaustive_in, random_problem, solvable
+from tests.solver.problems import assert_solved, exhaustive_in, solvable
 
 
 @pytest.mark.parametrize("batch", range(4))
 def test_the_search_agrees_with_exhaustive_search(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "SMALL", -1)
     for seed in range(3000 + 50 * batch, 3000 + 50 * (batch + 1)):
-        problem = random_problem(seed)
-        best = exhaustive(problem)
-        solution = solve(problem)
-        if math.isinf(best):
-            assert solution.status is Status.INFEASIBLE, seed
-            continue
-        assert solution.status is Status.OPTIMAL, seed
-        assert solution.cost == pytest.approx(best, rel=1e-12), seed
+        assert_solved(seed)
 
 
 def test_a_part_holds_what_it_should() -> None:
