@@ -7,12 +7,11 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from autoshard.backends import on_chip_bytes
 from autoshard.costs import ReshardingPlan, ShardingSpec, plan_resharding
 from autoshard.graph import LITERAL, Op
-from autoshard.lower import OUTPUT, Link, Lowered, agreeing_specs, body_of, copy_bytes
+from autoshard.lower import OUTPUT, Link, Lowered, Span, agreeing_specs, body_of, copy_bytes, live_bytes
 from autoshard.plan import Decision, Ending, Leaf, OpCost, PlannedCollective, Route, Totals
 from autoshard.rules.base import TensorFacts
 from autoshard.solver import Usage
@@ -74,7 +73,7 @@ class _Decoder:
     lowered: Lowered
     choice: tuple[int, ...]
     collectives: list[PlannedCollective] = field(default_factory=list)
-    memory: list[tuple[int, int, float]] = field(default_factory=list)
+    memory: list[Span] = field(default_factory=list)
     moved: set[Hashable] = field(default_factory=set)
 
     def run(self, argument_names: Sequence[str], output_names: Sequence[str], donated: Sequence[bool]) -> Decoded:
@@ -317,16 +316,9 @@ class _Decoder:
     def _peak(self) -> float:
         """Largest sum over time of arguments, results and the temporaries that do not fit on chip."""
         lowered = self.lowered
-        resident = self._over_time(self._spans(lowered.resident))
-        temporaries = self._over_time([*self._spans(lowered.temporaries), *self.memory])
+        resident = live_bytes(self._spans(lowered.resident), lowered.graph.end)
+        temporaries = live_bytes([*self._spans(lowered.temporaries), *self.memory], lowered.graph.end)
         return float((resident + np.maximum(0.0, temporaries - on_chip_bytes(lowered.mesh))).max(initial=0.0))
 
-    def _spans(self, usages: Sequence[Usage]) -> list[tuple[int, int, float]]:
+    def _spans(self, usages: Sequence[Usage]) -> list[Span]:
         return [(u.start, u.stop, float(u.nbytes[self.choice[u.node]])) for u in usages]
-
-    def _over_time(self, spans: Sequence[tuple[int, int, float]]) -> NDArray[np.float64]:
-        change = np.zeros(self.lowered.graph.end + 2)
-        for start, stop, nbytes in spans:
-            change[start] += nbytes
-            change[min(stop, len(change) - 1)] -= nbytes
-        return np.cumsum(change)

@@ -12,7 +12,7 @@ paid for once, as XLA merges identical reshardings, and its copy takes memory as
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -474,7 +474,7 @@ class _Lowering:
         on_chip = on_chip_bytes(self.mesh)
         if self.budget is None or not on_chip:
             return []
-        live = least_live([*self.temporaries, *self.edge_usages], self.graph.end)
+        live = live_bytes(least([*self.temporaries, *self.edge_usages]), self.graph.end)
         missing = on_chip - np.floor(np.minimum(live / on_chip, 1) * ON_CHIP_LEVELS) / ON_CHIP_LEVELS * on_chip
         changes = [0, *(np.flatnonzero(np.diff(missing)) + 1), len(missing)]
         node = self._node("on-chip memory left over", np.zeros(1))
@@ -482,13 +482,21 @@ class _Lowering:
         return [Usage(node, int(a), int(b), np.array([nbytes])) for a, b, nbytes in spans]
 
 
-def least_live(usages: Iterable[Usage | EdgeUsage], end: int) -> Floats:
-    """Per time, the bytes that are live if everything takes the least that it can."""
+Span = tuple[int, int, float]
+"""Bytes that are live from a time until before another."""
+
+
+def least(usages: Iterable[Usage | EdgeUsage]) -> Iterator[Span]:
+    """What usages take if everything takes the least that it can."""
+    return ((usage.start, usage.stop, float(usage.nbytes.min())) for usage in usages)
+
+
+def live_bytes(spans: Iterable[Span], end: int) -> Floats:
+    """Per time up to the end of the program, the bytes that are live."""
     change = np.zeros(end + 2)
-    for usage in usages:
-        least = usage.nbytes.min()
-        change[usage.start] += least
-        change[min(usage.stop, end + 1)] -= least
+    for start, stop, nbytes in spans:
+        change[start] += nbytes
+        change[min(stop, end + 1)] -= nbytes
     return np.cumsum(change)[:-1]
 
 

@@ -17,7 +17,7 @@ from autoshard.decode import decode
 from autoshard.errors import InfeasibleError, SolverError, UnsupportedError
 from autoshard.graph import ASSUMED_WHILE_TRIPS, Graph
 from autoshard.liveness import Liveness
-from autoshard.lower import Lowered, least_live, lower
+from autoshard.lower import Lowered, least, live_bytes, lower
 from autoshard.plan import PLAN_VERSION, Leaf, Plan, SolverSummary
 from autoshard.rules.base import called_name
 from autoshard.shardings import Fixed, without_axes_of_one
@@ -211,7 +211,7 @@ def _why_infeasible(lowered: Lowered, options: PlanningOptions) -> str:
 
 def least_peak(lowered: Lowered) -> tuple[float, int]:
     """The largest sum over time of the least that each value can take, and its time: no plan holds less."""
-    held = least_live([*lowered.problem.usages, *lowered.problem.edge_usages], lowered.graph.end)
+    held = live_bytes(least([*lowered.problem.usages, *lowered.problem.edge_usages]), lowered.graph.end)
     held = held - on_chip_bytes(lowered.mesh)
     return float(held.max()), int(np.argmax(held))
 

@@ -5,7 +5,8 @@ it). From the assignment follow the input shardings it requires, the output shar
 
 - compute: the operation's flops and memory traffic, divided by the axes that split any factor;
 - communication: a split reduction factor leaves partial sums, which end in an all-reduce, or in a reduce-scatter onto
-  a dimension of the result; windows, running folds and reversals exchange what `autoshard.rules.base.Combine` says.
+  a dimension of the result, or are left to a later operation (`autoshard.partial_sums`); windows, running folds and
+  rows that move exchange what `autoshard.rules.base.Combine` says.
 
 A factor that is not the major one of its dimension may be split only if those before it are split completely, since
 only then the parts of the dimension are contiguous (the strided merge of a reshape is thus never taken for free).
