@@ -206,6 +206,7 @@ def _why_infeasible(lowered: Lowered, options: PlanningOptions) -> str:
     return (
         f"memory_budget is {nbytes_text(options.budget_bytes)} per device; at {op.primitive} "
         f"{op.source or 'the start'} at least {nbytes_text(held)} is live, with every value split as far as it goes"
+        f"{', and no choice keeps all of them so small at once' if held <= options.budget_bytes else ''}"
     )
 
 
