@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from html import escape
 from typing import Any
 
@@ -14,15 +14,27 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from autoshard.api import autoshard
 from autoshard.compiler_log import Rematerialization, compile_with_log, involuntary_rematerializations
+from autoshard.costs import Cost, MeshModel, all_gather, all_reduce, all_to_all, collective_permute, reduce_scatter
 from autoshard.errors import PlanningError
+from autoshard.hardware import mesh_model
 from autoshard.hlo import Collective, MemoryUsage, collectives, flops, memory, optimized_hlo
 from autoshard.propagation import PropagatedValue, propagated_values
 from autoshard.tables import html_table, nbytes_text, text_table
+from autoshard.verify import source_line
 
 REPLICATED_BYTES = 2**20
 """Arrays below this size may be replicated without mention: biases, scales, scalars."""
 
 _SHOWN = 12  # of the replicated arrays; the data have all
+_UNKNOWN = "(unknown)"
+_PRICES: Mapping[str, Callable[[float, Sequence[str], MeshModel], Cost]] = {
+    "all-gather": all_gather,
+    "all-reduce": all_reduce,
+    "reduce-scatter": reduce_scatter,
+    "all-to-all": all_to_all,
+    "collective-permute": collective_permute,
+    "ragged-all-to-all": all_to_all,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,12 +45,16 @@ class PlannedInstead:
         wire_bytes: Bytes sent per device and call.
         peak_memory_bytes: Peak memory per device.
         step_seconds: Time of a call, which is what a plan makes small; more bytes may take less time.
+        communication_seconds: The part of it that collectives take.
+        sources: Bytes sent by the line of code they are sent for, as `file:line`.
         failure: Why there is no plan; empty if there is one.
     """
 
     wire_bytes: float = 0.0
     peak_memory_bytes: float = 0.0
     step_seconds: float = 0.0
+    communication_seconds: float = 0.0
+    sources: Mapping[str, float] = field(default_factory=dict)
     failure: str = ""
 
     def __str__(self) -> str:
@@ -46,7 +62,8 @@ class PlannedInstead:
             return f"no plan within the same memory: {self.failure}"
         return (
             f"our plan within the same memory, as predicted: {nbytes_text(self.wire_bytes)} sent, "
-            f"peak memory {nbytes_text(self.peak_memory_bytes)}, {1e3 * self.step_seconds:.3g} ms a call"
+            f"peak memory {nbytes_text(self.peak_memory_bytes)}, {1e3 * self.step_seconds:.3g} ms a call, "
+            f"{1e3 * self.communication_seconds:.3g} ms of it in collectives"
         )
 
 
@@ -58,6 +75,7 @@ class Audit:
         collectives: Every collective, in the order of the program's text.
         memory: Memory of the program.
         flops: FLOPs of its matrix products and convolutions.
+        communication_seconds: Time of its collectives, one after the other, priced as those of a plan are.
         rematerializations: Tensors that XLA replicated because it found no better way.
         replicated: Large arrays of which every device holds all, largest first.
         planned: What our plan would do instead, None where it was not asked for.
@@ -66,6 +84,7 @@ class Audit:
     collectives: tuple[Collective, ...]
     memory: MemoryUsage
     flops: float
+    communication_seconds: float
     rematerializations: tuple[Rematerialization, ...]
     replicated: tuple[PropagatedValue, ...]
     planned: PlannedInstead | None = None
@@ -81,14 +100,14 @@ class Audit:
         return json.dumps({**totals, **asdict(self)}, indent=2)
 
     def __str__(self) -> str:
-        header, rows = _cost_table(self)
-        table = text_table(header, rows) if rows else ""
+        tables = [text_table(header, rows) for header, rows in _tables(self) if rows]
         notes = "\n".join(f"- {note}" for note in _notes(self))
-        return "\n\n".join(part for part in (_headline(self), table, notes) if part)
+        return "\n\n".join(part for part in (_headline(self), *tables, notes) if part)
 
     def _repr_html_(self) -> str:
         notes = "".join(f"<li>{escape(note)}</li>" for note in _notes(self))
-        return f"<p>{escape(_headline(self))}</p>{html_table(*_cost_table(self))}<ul>{notes}</ul>"
+        tables = "".join(html_table(header, rows) for header, rows in _tables(self) if rows)
+        return f"<p>{escape(_headline(self))}</p>{tables}<ul>{notes}</ul>"
 
 
 def audit(
@@ -103,6 +122,7 @@ def audit(
     static_argnums: int | Sequence[int] = (),
     replicated_bytes: int = REPLICATED_BYTES,
     with_plan: bool = True,
+    hardware: str | MeshModel | None = None,
 ) -> Audit:
     """Compile a function that was sharded by hand and say what its annotations cost.
 
@@ -122,6 +142,8 @@ def audit(
         replicated_bytes: From this size on, an array that every device holds in full is listed.
         with_plan: Whether to plan the function too, with all shardings free but those written inside it, and the memory
             it takes now as the budget.
+        hardware: What collectives and the plan are priced for: a preset's name, a `MeshModel`, or None to follow the
+            devices' kind.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -140,20 +162,31 @@ def audit(
     lowered = jax.jit(fn, **options).lower(*args, **(kwargs or {}))
     compiled, log = compile_with_log(lowered)
     text, mesh_axes = optimized_hlo(compiled), dict(mesh.shape)
-    used = memory(compiled)
+    found, used, model = collectives(text, mesh_axes), memory(compiled), mesh_model(mesh, hardware)
     return Audit(
-        collectives=collectives(text, mesh_axes),
+        collectives=found,
         memory=used,
         flops=flops(text),
+        communication_seconds=sum(_seconds(collective, model) * collective.trips for collective in found),
         rematerializations=involuntary_rematerializations(log, text, mesh_axes),
         replicated=_replicated(propagated_values(lowered), replicated_bytes),
-        planned=_planned(fn, mesh, used, args, kwargs or {}, options) if with_plan else None,
+        planned=_planned(fn, mesh, model, used, args, kwargs or {}, options) if with_plan else None,
     )
+
+
+def _seconds(collective: Collective, model: MeshModel) -> float:
+    """Time of one execution; where groups follow no axes, as if every device sent its bytes across the whole mesh."""
+    price = _PRICES.get(collective.kind)
+    if price is None or not collective.axes:
+        return collective_permute(collective.wire_bytes, collective.axes or model.axis_names, model).seconds
+    whole = collective.nbytes * (collective.group_size if collective.kind == "reduce-scatter" else 1)
+    return price(whole, collective.axes, model).seconds
 
 
 def _planned(
     fn: Callable[..., Any],
     mesh: Mesh,
+    model: MeshModel,
     used: MemoryUsage,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
@@ -162,14 +195,19 @@ def _planned(
     """Totals of a plan for the same function in the same memory."""
     argnums = {name: options[name] for name in ("donate_argnums", "static_argnums")}
     try:
-        plan = autoshard(fn, mesh, memory_budget=used.total, **argnums).plan(*args, **kwargs)
+        plan = autoshard(fn, mesh, memory_budget=used.total, hardware=model, **argnums).plan(*args, **kwargs)
     except PlanningError as error:
         return PlannedInstead(failure=str(error))
     predicted = plan.predicted
+    sources: defaultdict[str, float] = defaultdict(float)
+    for collective in plan.collectives:
+        sources[source_line(collective.source)] += collective.wire_bytes * collective.trips
     return PlannedInstead(
         wire_bytes=predicted.wire_bytes,
         peak_memory_bytes=predicted.peak_memory_bytes,
         step_seconds=predicted.step_seconds,
+        communication_seconds=predicted.communication_seconds,
+        sources=dict(sources),
     )
 
 
@@ -191,10 +229,32 @@ def _replicated(values: Sequence[PropagatedValue], replicated_bytes: int) -> tup
 def _headline(audit: Audit) -> str:
     used = audit.memory
     return (
-        f"sent per device and call {nbytes_text(audit.wire_bytes)}; peak memory {nbytes_text(used.total)} "
+        f"sent per device and call {nbytes_text(audit.wire_bytes)} in "
+        f"{1e3 * audit.communication_seconds:.3g} ms of collectives; peak memory {nbytes_text(used.total)} "
         f"({nbytes_text(used.arguments)} arguments, {nbytes_text(used.temporaries)} temporaries, "
         f"{nbytes_text(used.outputs - used.aliases)} results); {audit.flops / 1e9:.2f} GFLOP"
     )
+
+
+def _tables(audit: Audit) -> list[tuple[list[str], list[list[str]]]]:
+    """What is sent, and what our plan would send instead, if there is one."""
+    planned = audit.planned
+    return [_cost_table(audit), *([] if planned is None or planned.failure else [_difference_table(audit, planned)])]
+
+
+def _difference_table(audit: Audit, planned: PlannedInstead) -> tuple[list[str], list[list[str]]]:
+    """Bytes sent by source line, as compiled and in our plan, the largest difference first."""
+    sent: defaultdict[str, float] = defaultdict(float)
+    for collective in audit.collectives:
+        sent[_where(collective)] += collective.call_wire_bytes
+    ours = {source or _UNKNOWN: nbytes for source, nbytes in planned.sources.items()}
+    lines = sorted({**sent, **ours}, key=lambda line: (-abs(sent.get(line, 0.0) - ours.get(line, 0.0)), line))
+    rows = [[line, nbytes_text(sent.get(line, 0.0)), nbytes_text(ours.get(line, 0.0))] for line in lines]
+    return ["source", "bytes sent", "in our plan"], rows
+
+
+def _where(collective: Collective) -> str:
+    return collective.source or collective.op_name or _UNKNOWN
 
 
 def _cost_table(audit: Audit) -> tuple[list[str], list[list[str]]]:
@@ -202,8 +262,7 @@ def _cost_table(audit: Audit) -> tuple[list[str], list[list[str]]]:
     sent: defaultdict[tuple[str, str, str], float] = defaultdict(float)
     times: defaultdict[tuple[str, str, str], int] = defaultdict(int)
     for collective in audit.collectives:
-        where = collective.source or collective.op_name or "(unknown)"
-        key = where, collective.kind, ",".join(collective.axes) or "?"
+        key = _where(collective), collective.kind, ",".join(collective.axes) or "?"
         sent[key] += collective.call_wire_bytes
         times[key] += collective.trips
     rows = [[*key, str(times[key]), nbytes_text(sent[key])] for key in sorted(sent, key=lambda key: (-sent[key], key))]

@@ -337,7 +337,7 @@ def _sources(predicted: Iterable[PredictedCollective], compiled: Iterable[Collec
     planned_bytes: defaultdict[str, float] = defaultdict(float)
     compiled_bytes = planned_bytes.copy()
     for plan in predicted:
-        planned_bytes[_line(plan.source)] += plan.wire_bytes * plan.trips
+        planned_bytes[source_line(plan.source)] += plan.wire_bytes * plan.trips
     for collective in compiled:
         compiled_bytes[collective.source or collective.op_name] += collective.call_wire_bytes
     rows = (
@@ -347,7 +347,7 @@ def _sources(predicted: Iterable[PredictedCollective], compiled: Iterable[Collec
     return tuple(sorted(rows, key=lambda row: (-max(row.predicted_wire_bytes, row.compiled_wire_bytes), row.source)))
 
 
-def _line(source: str) -> str:
+def source_line(source: str) -> str:
     """The `file:line` of a source that may name column and function too, as `file.py:3:10 (fn)` does."""
     match = _SOURCE.fullmatch(source)
     return f"{match[1]}:{match[2]}" if match else source

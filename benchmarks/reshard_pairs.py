@@ -1,8 +1,8 @@
 """Compile planned reshardings and count what XLA moves: all pairs of specs or a sample, on virtual CPUs or for TPU.
 
-    python benchmarks/reshard_pairs.py --mesh x=4,y=2 --rank 3
-    python benchmarks/reshard_pairs.py --mesh x=2,y=2,z=2 --rank 3 --setting grad --sample 500
-    python benchmarks/reshard_pairs.py --mesh x=4,y=2 --rank 3 --tpu v5e:2x4 --sample 160
+    python benchmarks/reshard_pairs.py --mesh x=4,y=2
+    python benchmarks/reshard_pairs.py --mesh x=2,y=2,z=2 --setting grad --sample 500
+    python benchmarks/reshard_pairs.py --mesh x=4,y=2 --tpu v5e:2x4 --sample 160
 
 A pair passes if the compiled program moves at most the planned bytes plus 5 %, and XLA replicates nothing.
 """

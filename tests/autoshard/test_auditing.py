@@ -10,7 +10,9 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from autoshard.auditing import Audit, audit
+from autoshard.costs import MeshModel, all_reduce
 from autoshard.errors import InfeasibleError
+from autoshard.tables import nbytes_text
 
 P = PartitionSpec
 BATCH, WIDTH, HIDDEN, F32 = 64, 512, 1024, 4
@@ -84,6 +86,26 @@ def test_our_plan_stands_beside_it(half_done: Audit) -> None:
     assert "- our plan within the same memory, as predicted: " in str(half_done)
 
 
+def test_lines_are_compared_with_those_of_our_plan(half_done: Audit) -> None:
+    """The second product's sums, which the layout reduces whole, are what the plan saves."""
+    assert half_done.planned is not None
+    line = f"{__file__}:{network.__code__.co_firstlineno + 2}"
+    (reduced,) = half_done.collectives
+    assert reduced.source == line
+    assert sum(half_done.planned.sources.values()) == pytest.approx(half_done.planned.wire_bytes)
+    sent, ours = nbytes_text(reduced.wire_bytes), nbytes_text(half_done.planned.sources[line])
+    rows = [text.split() for text in str(half_done).splitlines() if text.startswith(line)]
+    assert [line, *sent.split(), *ours.split()] in rows
+
+
+def test_compiled_collectives_are_priced_as_planned_ones_are(mesh: Mesh) -> None:
+    model = MeshModel.uniform({"x": 4, "y": 2}, bytes_per_s=1e6, latency_s=1e-3)
+    shardings = ({"up": P(), "down": P("y", None)}, P("x", None))
+    found = audit(network, mesh, args=(PARAMS, X), in_shardings=shardings, out_shardings=P("x", None), hardware=model)
+    priced = all_reduce(found.collectives[0].nbytes, "y", model)
+    assert found.communication_seconds == pytest.approx(priced.seconds)
+
+
 def test_without_a_plan_the_reason_is_told(mesh: Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_plan(*args: Any, **options: Any) -> None:
         raise InfeasibleError("the arguments alone need more")
@@ -115,7 +137,7 @@ def test_text_and_json_and_notebook_tell_the_same(half_done: Audit) -> None:
     line = network.__code__.co_firstlineno + 2
     width = len(f"{__file__}:{line}")
     headline = str(half_done).splitlines()[0]
-    assert headline.startswith("sent per device and call 32.0 KiB; peak memory ")
+    assert headline.startswith("sent per device and call 32.0 KiB in 0.00136 ms of collectives; peak memory ")
     assert headline.endswith("results); 0.02 GFLOP")
     assert str(half_done).splitlines()[2:4] == [
         f"{'source'.ljust(width)}  collective  axes  times  bytes sent",
