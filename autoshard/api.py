@@ -18,6 +18,7 @@ from autoshard.baselines import price_baselines, price_fixed
 from autoshard.constraints import Constraints, Leaves, resolve
 from autoshard.costs import MeshModel
 from autoshard.errors import CapturedValuesError, InputError, OptionError, SpecError, did_you_mean, raise_all
+from autoshard.exploring import Exploration, explore_program
 from autoshard.given import given_plan
 from autoshard.hardware import mesh_model
 from autoshard.hosts import check_agreement, spans_processes
@@ -255,6 +256,24 @@ class Autosharded(Generic[P, R]):
         """
         return self._planned(args, kwargs)[0].plan
 
+    def explore(self, *args: Any, **kwargs: Any) -> Exploration:
+        """What the plan for these arguments was chosen from: every operation's strategies, their costs, the choice.
+
+        Plans anew, under the options of this function; nothing is compiled or run.
+
+        Example:
+            >>> import jax
+            >>> from autoshard import autoshard
+            >>> step = autoshard(lambda x: x * 2, jax.make_mesh((8,), ("x",)), in_shardings=(jax.P("x"),))
+            >>> found = step.explore(jax.ShapeDtypeStruct((64,), "float32"))
+            >>> [str(row.operands[0]) for row in found.find("mul").strategies if row.chosen]
+            ['[x]']
+        """
+        call = self._signature.call(args, kwargs, self._options)
+        mesh = self._mesh()
+        program = self._trace(call, mesh)
+        return explore_program(program, self._planning_options(program, mesh, self._memory(call)))
+
     def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
         """Lower the planned function for these arguments, as `jax.jit` does.
 
@@ -375,15 +394,18 @@ class Autosharded(Generic[P, R]):
         kept = own if shardings is None or call.kwargs else flat_memory(shardings, call.dynamic, own)
         return tuple(kept) if any(kept) else ()
 
-    def _make(self, call: Call, mesh: Mesh | AbstractMesh, memory: tuple[str | None, ...]) -> _Planned:
+    def _trace(self, call: Call, mesh: Mesh | AbstractMesh) -> Program:
         with jax.sharding.use_abstract_mesh(abstract_twin(mesh)):
-            program = trace(
+            return trace(
                 self._fn,
                 call.abstract_args,
                 call.abstract_kwargs,
                 signature_names=self._signature.names,
                 jit_options=self._signature.jit_options(self._options),
             )
+
+    def _make(self, call: Call, mesh: Mesh | AbstractMesh, memory: tuple[str | None, ...]) -> _Planned:
+        program = self._trace(call, mesh)
         planning = self._planning_options(program, mesh, memory)
         plan = given_plan(self._options, program, planning) or self._search(program, planning)
         out_tree = jax.tree.structure(program.out_info)

@@ -17,16 +17,15 @@ from autoshard.costs import MeshModel, ShardingSpec, plan_resharding
 from autoshard.errors import InputError
 from autoshard.graph import LITERAL
 from autoshard.hardware import mesh_model
-from autoshard.liveness import Liveness
-from autoshard.lower import Lowered, Supplier, lower
-from autoshard.planner import fed_back
+from autoshard.lower import Lowered, Supplier
+from autoshard.planner import PlanningOptions, choose, fed_back, planned_graph
 from autoshard.report import Place, place_of
 from autoshard.rules.base import Combine, TensorFacts
 from autoshard.solver import Problem, Solution, Status, solve
 from autoshard.strategies import Collective, Strategy
 from autoshard.tables import nbytes_text
 from autoshard.tabular import AbstractTabular, Table, seconds_text
-from autoshard.trace import abstract, build_graph, trace
+from autoshard.trace import Program, abstract, trace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -358,6 +357,8 @@ def explore(
 ) -> Exploration:
     """Look at everything that planning a function would choose between; nothing is compiled or run.
 
+    The choice is that of `autoshard` with these options; `autoshard(fn, mesh, ...).explore(*args)` has all of them.
+
     Args:
         fn: The function.
         mesh: A JAX mesh as for `autoshard`, or a mesh model (`autoshard.costs.MeshModel`) without any devices.
@@ -388,22 +389,19 @@ def explore(
         fn, shapes, named, signature_names=_parameters(fn),
         jit_options={"donate_argnums": donate_argnums, "static_argnums": static_argnums},
     )  # fmt: skip
-    graph = build_graph(program)
     budget = float(model.device.usable_memory_bytes) if memory_budget is None else parse_bytes(memory_budget)
-    lowered = lower(
-        graph,
-        Liveness(graph, program.donated, model.platform),
-        model,
-        budget_bytes=budget,
-        ties=fed_back(program),
-        fixed_outputs={},
-    )
-    solution = solve(lowered.problem, time_limit_s=time_limit_s)
+    options = PlanningOptions(mesh=model, budget_bytes=budget, ties=fed_back(program), time_limit_s=time_limit_s)
+    return explore_program(program, options)
+
+
+def explore_program(program: Program, options: PlanningOptions) -> Exploration:
+    """What planning a traced program chooses between, and what it chooses."""
+    lowered, solution = choose(program, planned_graph(program, options), options)
     operations = tuple(
         _operation(lowered, position, solution) for position, node in enumerate(lowered.nodes) if node >= 0
     )
     nodes = {position: node for position, node in enumerate(lowered.nodes) if node >= 0}
-    return Exploration(operations, solution, lowered.problem, model, nodes)
+    return Exploration(operations, solution, lowered.problem, options.mesh, nodes)
 
 
 def _parameters(fn: Callable[..., Any]) -> tuple[str, ...]:

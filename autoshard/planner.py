@@ -88,15 +88,21 @@ def make_plan(program: Program, options: PlanningOptions) -> Plan:
         raise UnsupportedError(
             "no sharding rule for:\n  " + "\n  ".join(unruled) + "\nregister one, or plan without strict=True"
         )
+    lowered, solution = choose(program, graph, options)
+    built = time.monotonic() - sum(solution.seconds.values())
+    if not solution.choice and lowered.problem.costs:
+        solution = _without_solution(solution, lowered, options)
+    return assemble(program, graph, lowered, solution, options, {"build": built - begin, **solution.seconds}, unruled)
+
+
+def choose(program: Program, graph: Graph, options: PlanningOptions) -> tuple[Lowered, Solution]:
+    """The optimisation problem of a graph and its solution, within the budget less headroom if that can be."""
     lowered = lower_program(program, graph, options, 1 - MEMORY_HEADROOM)
-    built = time.monotonic()
     solution = _solve(lowered, options)
     if solution.status is Status.INFEASIBLE and options.budget_bytes is not None:
         lowered = lower_program(program, graph, options, 1.0)
         solution = _solve(lowered, options)
-    if not solution.choice and lowered.problem.costs:
-        solution = _without_solution(solution, lowered, options)
-    return assemble(program, graph, lowered, solution, options, {"build": built - begin, **solution.seconds}, unruled)
+    return lowered, solution
 
 
 TARGET_GAP = 1e-3

@@ -67,8 +67,11 @@ def compare(workload: Workload, mesh: Mesh, hardware: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--topology", help="compile for a TPU slice of eight chips, such as v5e:2x4")
-    parser.add_argument("names", nargs="*", help="workloads, all by default")
+    parser.add_argument("names", nargs="*", help=f"of {', '.join(SMALL)}; all by default")
     asked = parser.parse_args()
+    unknown = set(asked.names) - set(SMALL)
+    if unknown:
+        parser.error(f"no workload is called {', '.join(sorted(unknown))}: there are {', '.join(SMALL)}")
     mesh = mesh_4x2() if asked.topology is None else tpu_mesh(asked.topology, {"x": 4, "y": 2})
     hardware = "cpu-virtual" if asked.topology is None else f"tpu-{asked.topology.split(':')[0]}"
     head = f"{'wall s':>8} {'ours':>8} {'ratio':>6} {'cpu s':>9} {'ours':>8} {'ratio':>6} {'instructions':>13}"

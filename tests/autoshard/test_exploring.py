@@ -184,3 +184,15 @@ def test_it_prints_as_reviewed(golden: Callable[[str, str], None]) -> None:
     text = "\n\n".join(map(str, shown)) + "\n"
     golden("exploration.txt", re.sub(r"(line |:)[0-9]+ ", r"\1N ", text))  # lines of this file move
     assert all("<table>" in each._repr_html_() for each in shown)
+
+
+def test_a_planned_function_explores_what_its_plan_chose() -> None:
+    """The same options, headroom and choice: what is explored is what runs."""
+    mesh = jax.make_mesh((4, 2), ("x", "y"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    step = autoshard(lambda a, b: jnp.tanh(a @ b), mesh, in_shardings=(jax.P("x"), None), memory_budget="2MiB")
+    shapes = (jax.ShapeDtypeStruct((1024, 512), jnp.float32), jax.ShapeDtypeStruct((512, 256), jnp.float32))
+    plan, found = step.plan(*shapes), step.explore(*shapes)
+    chosen = [op.chosen for op in found.operations if op.primitive == "argument"]
+    assert [row.results[0].dims for row in chosen if row is not None] == [leaf.spec for leaf in plan.arguments]
+    assert found.solution.cost == plan.solver.cost_seconds
+    assert found.solution.peak_bytes == plan.predicted.peak_memory_bytes
