@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import jax
@@ -46,12 +46,14 @@ class Held:
         shared_steps: Constraints that make its shared copy; empty if it has none.
         copy: The shared copy, once a user has asked for it.
         recipe: For constants, how to compute it again in another region; None for everything else.
+        ways: The arrays along the ways that users have taken, by whether they began at the copy, and the steps.
     """
 
     array: Any
     shared_steps: tuple[SpecDims, ...] = ()
     copy: Any = None
     recipe: Callable[[dict[int, Held]], Held] | None = None
+    ways: dict[tuple[bool, tuple[SpecDims, ...]], Any] = field(default_factory=dict)
 
 
 def emit(plan: Plan, jaxpr: core.ClosedJaxpr, mesh: Mesh | AbstractMesh) -> Callable[..., list[Any]]:
@@ -119,10 +121,16 @@ class _Emitter:
         return Held(array, decision.shared.get(0, ()) if decision else ())
 
     def fetch(self, held: Held, route: Any) -> Any:
-        """The value in the sharding that a use requires."""
+        """The value in the sharding that a use requires; ways that begin alike are gone once, as the plan counts them."""
         if route is None:
             return held.array
-        return self.through(self.copy_of(held) if route.shared else held.array, route.steps)
+        array = self.copy_of(held) if route.shared else held.array
+        for count, dims in enumerate(route.steps):
+            way = route.shared, tuple(route.steps[: count + 1])
+            if way not in held.ways:
+                held.ways[way] = self.constrain(array, dims)
+            array = held.ways[way]
+        return array
 
     def copy_of(self, held: Held) -> Any:
         if held.copy is None:
