@@ -55,6 +55,10 @@ class Liveness:
         """Whether the value has storage of its own."""
         return self._stored[value]
 
+    def is_returned(self, value: int) -> bool:
+        """Whether it is a result of the program, or what a result is another name of."""
+        return value in self._outputs
+
     def traffic(self, position: int) -> tuple[bool, ...]:
         """Per operand, then per result of an operation: is it read from or written to device memory here?"""
         op = self.graph.ops[position]
@@ -81,10 +85,14 @@ class Liveness:
 
     def _has_storage(self, value: int) -> bool:
         """Whether the value, or the one that it is another name of, is in memory."""
-        producer = self.graph.ops[self.graph.values[value].producer[0]]
-        if producer.rule.aliases and producer.operands and producer.operands[0] != LITERAL:
-            return self._has_storage(producer.operands[0])
-        return self._stored[value]
+        return self._stored[self._original(value)]
+
+    def _original(self, value: int) -> int:
+        """The value that this is another name of; itself if of none. Names stand for the last operands, in order."""
+        position, k = self.graph.values[value].producer
+        op = self.graph.ops[position]
+        named = op.operands[k - len(op.results)] if op.rule.aliases and op.operands else LITERAL
+        return value if named == LITERAL else self._original(named)
 
     def _dies_in_place(self, value: int, last: int) -> bool:
         """Whether its last user writes a result of the same size, which then takes over the storage."""
@@ -147,7 +155,9 @@ class Liveness:
 
     @cached_property
     def _outputs(self) -> frozenset[int]:
-        return frozenset(self.graph.outputs)
+        """What is returned, and the values that it is other names of: these have to be in memory at the end."""
+        outputs = [number for number in self.graph.outputs if number != LITERAL]
+        return frozenset((*outputs, *map(self._original, outputs)))
 
     @cached_property
     def _last_needed(self) -> tuple[int, ...]:
@@ -203,7 +213,7 @@ class Liveness:
         for op in self.graph.ops:
             operands = tuple(names.get(v, v) for v in op.operands)
             if op.rule.aliases and operands:
-                names.update({v: operands[0] for v in op.results})
+                names.update(zip(op.results, operands[-len(op.results) :]))
                 continue
             if op.trips != 1 or not operands or op.primitive.endswith(("_carry", "_xs", "_ys")):
                 continue

@@ -341,7 +341,7 @@ class _Lowering:
             facts = self.graph.values[value].facts
             producer = self.graph.ops[self.graph.values[value].producer[0]]
             sizes = _shard_bytes(facts, own.specs, self.mesh) * storage_scale(producer, facts, self.mesh)
-            lasting = producer.primitive == "argument" or value in self.graph.outputs
+            lasting = producer.primitive == "argument" or self.liveness.is_returned(value)
             storage = self.resident if lasting else self.temporaries
             storage.append(Usage(own.node, interval.start, interval.stop, sizes[own.first]))
 

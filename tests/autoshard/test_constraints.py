@@ -11,7 +11,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from autoshard import Constraints, Plan, autoshard
+from autoshard import Constraints, Plan, autoshard, hlo
 from autoshard.costs import MeshModel
 from autoshard.errors import OptionError, PlanMismatchError, SpecError
 
@@ -143,6 +143,22 @@ class TestInCode:
         assert kept.plan(x).predicted.wire_bytes > 0 == free.plan(x).predicted.wire_bytes
         assert kept.lower(x).compile().as_text().count(" all-to-all(") == 2
         np.testing.assert_allclose(kept(x), free(x))
+
+    @pytest.mark.parametrize(
+        "held",
+        [
+            lambda mesh: lambda x: jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P("data", "model"))),
+            lambda mesh: lambda x: jax.lax.optimization_barrier((x, jnp.cos(x))),
+        ],
+        ids=["constraint", "barrier"],
+    )
+    def test_results_under_another_name_take_memory(self, mesh: Mesh, held: Any) -> None:
+        """A result that is held to a sharding, or behind a barrier, is written like any other."""
+        step = autoshard(lambda x: held(mesh)(jnp.sin(x) + 1), mesh)
+        x = jax.ShapeDtypeStruct((1024, 1024), "float32")
+        assert step.plan(x).predicted.peak_memory_bytes == pytest.approx(
+            hlo.memory(step.lower(x).compile()).total, rel=1e-4
+        )
 
     def test_unconstrained_dimensions_stay_free(self, mesh: Mesh) -> None:
         def fn(x: Any) -> Any:
