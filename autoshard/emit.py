@@ -121,7 +121,7 @@ class _Emitter:
         return Held(array, decision.shared.get(0, ()) if decision else ())
 
     def fetch(self, held: Held, route: Any) -> Any:
-        """The value in the sharding that a use requires; ways that begin alike are gone once, as the plan counts them."""
+        """The value in the sharding that a use requires; ways that begin alike are gone once, as plans count them."""
         if route is None:
             return held.array
         array = self.copy_of(held) if route.shared else held.array

@@ -13,6 +13,7 @@ import numpy as np
 from jax.sharding import AbstractMesh, Mesh
 
 from autoshard.arguments import parse_bytes
+from autoshard.backends import on_chip_bytes
 from autoshard.costs import MeshModel, ShardingSpec, plan_resharding
 from autoshard.errors import InputError
 from autoshard.graph import LITERAL
@@ -21,7 +22,19 @@ from autoshard.lower import Lowered, Supplier
 from autoshard.planner import PlanningOptions, choose, fed_back, planned_graph
 from autoshard.report import Place, place_of
 from autoshard.rules.base import Combine, TensorFacts
-from autoshard.solver import Problem, Solution, Status, solve
+from autoshard.solver import (
+    Holder,
+    LeastBudget,
+    MemoryPrice,
+    Problem,
+    Solution,
+    Status,
+    check_solution,
+    holders,
+    least_budget,
+    memory_price,
+    solve,
+)
 from autoshard.strategies import Collective, Strategy
 from autoshard.tables import nbytes_text
 from autoshard.tabular import AbstractTabular, Table, seconds_text
@@ -247,6 +260,51 @@ def _extra_text(row: Alternative) -> str:
     return sign + seconds_text(abs(row.extra_seconds))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What one value, or one copy of it, holds at the fullest time.
+
+    Attributes:
+        value: The value: an argument's path, or the operation that makes it and its line.
+        copied_for: The operation that a resharded copy is held for, or "several"; empty for the value itself.
+        nbytes: Bytes on each device.
+    """
+
+    value: str
+    copied_for: str
+    nbytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Peak(AbstractTabular):
+    """What makes up the peak of a choice, largest first; prints as a table.
+
+    Attributes:
+        nbytes: Bytes on each device, those that it keeps on chip included.
+        on_chip_bytes: How many of them the device keeps on chip at most.
+        at: The operation that runs then.
+        rows: What is held.
+    """
+
+    nbytes: float
+    on_chip_bytes: float
+    at: str
+    rows: tuple[Held, ...]
+
+    @property
+    def title(self) -> str:
+        """The line above the table."""
+        on_chip = f", up to {nbytes_text(self.on_chip_bytes)} of it on chip" if self.on_chip_bytes else ""
+        return f"{nbytes_text(self.nbytes)} held at {self.at}{on_chip}"
+
+    def table(self) -> Table:
+        """Header and rows."""
+        rows = tuple(
+            (row.value, row.copied_for, nbytes_text(row.nbytes), f"{row.nbytes / self.nbytes:.1%}") for row in self.rows
+        )
+        return ("value", "copied for", ">held", ">share"), rows
+
+
 @dataclass(frozen=True)
 class Exploration(AbstractTabular):
     """A program as the optimiser sees it; made by `explore`, prints as the list of its operations and choices.
@@ -263,6 +321,7 @@ class Exploration(AbstractTabular):
     problem: Problem
     mesh: MeshModel
     _nodes: Mapping[int, int]
+    _values: Mapping[int, tuple[str, str]]
 
     def find(self, primitive: str, occurrence: int = 0) -> Operation:
         """The operation of a primitive, counted from 0 in program order.
@@ -293,6 +352,48 @@ class Exploration(AbstractTabular):
         ordered = tuple(sorted(rows, key=lambda row: (row.cost_seconds, not row.strategy.chosen, row.strategy.number)))
         return Alternatives(operation, ordered)
 
+    def peak(self, choice: Sequence[int] | None = None) -> Peak:
+        """What is held when the choice holds most.
+
+        Args:
+            choice: A choice per node of `problem`, such as that of `least_budget`; the solver's if None.
+
+        Raises:
+            InputError: The solver has no choice, and none is given.
+        """
+        chosen = self.solution.choice if choice is None else choice
+        if not chosen:
+            raise InputError("the solver has no choice: pass least_budget().choice to see what fills the least budget")
+        time = check_solution(self.problem, chosen).peak_time or 0
+        rows = [self._held(holder) for holder in holders(self.problem, chosen, time) if holder.node in self._values]
+        at = next((op.title for op in self.operations if op.number == time), f"time {time}")
+        return Peak(sum(row.nbytes for row in rows), on_chip_bytes(self.mesh), at, tuple(rows))
+
+    def _held(self, holder: Holder) -> Held:
+        value, copied_for = self._values[holder.node]
+        if holder.edge is not None:
+            copied_for = self._values[self.problem.edges[holder.edge].v][0]
+        return Held(value=value, copied_for=copied_for, nbytes=holder.nbytes)
+
+    def least_budget(self, *, time_limit_s: float = 20.0) -> LeastBudget:
+        """The smallest memory budget that a plan exists for, in bytes per device.
+
+        Args:
+            time_limit_s: Time for the solver.
+        """
+        found = least_budget(self.problem, time_limit_s=time_limit_s)
+        on_chip = on_chip_bytes(self.mesh)  # comes on top of every budget
+        return replace(found, nbytes=found.nbytes - on_chip, bound=found.bound - on_chip)
+
+    def memory_price(self, step: float | str = "1GiB", *, time_limit_s: float = 20.0) -> MemoryPrice:
+        """What more memory would save, and less memory would cost, in seconds per call.
+
+        Args:
+            step: By how much the budget is changed: bytes per device, or a string.
+            time_limit_s: Time for the solver.
+        """
+        return memory_price(self.problem, self.solution, step_bytes=parse_bytes(step), time_limit_s=time_limit_s)
+
     def _forced(self, node: int, row: StrategyRow, time_limit_s: float) -> Alternative:
         costs = list(self.problem.costs)
         costs[node] = np.where(np.arange(len(costs[node])) == row.number, costs[node], np.inf)
@@ -311,7 +412,8 @@ class Exploration(AbstractTabular):
         if not found.choice:
             return f"{count} operations; {found.status}: {found.message}"
         cost, bound = seconds_text(found.cost), seconds_text(found.bound)
-        return f"{count} operations; {found.status}, cost {cost}, bound {bound}, peak {nbytes_text(found.peak_bytes)}"
+        peak = nbytes_text(found.peak_bytes - on_chip_bytes(self.mesh))
+        return f"{count} operations; {found.status}, cost {cost}, bound {bound}, peak {peak}"
 
     def table(self) -> Table:
         """Header and rows."""
@@ -401,7 +503,19 @@ def explore_program(program: Program, options: PlanningOptions) -> Exploration:
         _operation(lowered, position, solution) for position, node in enumerate(lowered.nodes) if node >= 0
     )
     nodes = {position: node for position, node in enumerate(lowered.nodes) if node >= 0}
-    return Exploration(operations, solution, lowered.problem, options.mesh, nodes)
+    return Exploration(operations, solution, lowered.problem, options.mesh, nodes, _values(lowered))
+
+
+def _values(lowered: Lowered) -> dict[int, tuple[str, str]]:
+    """Per node of the problem the value that it stands for, and whom a copy is for."""
+    values = lowered.graph.values
+    copies = {supplier.node: (values[value].name, "several") for value, supplier in lowered.suppliers.items()}
+    made = {
+        node: (values[op.results[0]].name if op.results else op.primitive, "")
+        for op, node in zip(lowered.graph.ops, lowered.nodes)
+        if node >= 0
+    }
+    return copies | made
 
 
 def _parameters(fn: Callable[..., Any]) -> tuple[str, ...]:

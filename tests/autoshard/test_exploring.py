@@ -196,3 +196,48 @@ def test_a_planned_function_explores_what_its_plan_chose() -> None:
     assert [row.results[0].dims for row in chosen if row is not None] == [leaf.spec for leaf in plan.arguments]
     assert found.solution.cost == plan.solver.cost_seconds
     assert found.solution.peak_bytes == plan.predicted.peak_memory_bytes
+
+
+def training_step(weights: dict[str, jax.Array], x: jax.Array) -> dict[str, jax.Array]:
+    return jax.grad(lambda w: jnp.sum(jnp.tanh(jnp.tanh(x @ w["up"]) @ w["down"]) ** 2))(weights)
+
+
+@pytest.fixture(scope="module", params=["cpu-virtual", "tpu-v5e"])
+def training(request: pytest.FixtureRequest) -> Exploration:
+    weights = {"up": array(512, 1024), "down": array(1024, 512)}
+    mesh = MeshModel.preset(request.param, SIZES)
+    return explore(training_step, mesh, args=(weights, array(1024, 512)), memory_budget="9MiB")
+
+
+def test_the_rows_of_the_peak_add_up_to_it(training: Exploration) -> None:
+    peak = training.peak()
+    held = check_solution(training.problem, training.solution.choice).peak_bytes
+    assert peak.nbytes == pytest.approx(sum(row.nbytes for row in peak.rows))
+    assert peak.nbytes <= held
+    if training.mesh.platform == "cpu":
+        assert peak.nbytes == pytest.approx(held)
+    assert {"weights['up']", "weights['down']"} <= {row.value for row in peak.rows if not row.copied_for}
+    assert all(row.copied_for != row.value or row.copied_for == "" for row in peak.rows)
+    assert str(peak).splitlines()[0] == peak.title
+
+
+def test_the_least_budget_is_one_that_a_plan_keeps_to(training: Exploration) -> None:
+    least = training.least_budget(time_limit_s=10)
+    assert least.bound <= least.nbytes <= training.solution.peak_bytes
+    assert training.peak(least.choice).nbytes <= training.peak().nbytes
+
+
+def test_more_memory_never_costs(training: Exploration) -> None:
+    price = training.memory_price("1MiB", time_limit_s=10)
+    assert price.step_bytes == 2**20
+    assert price.saved >= -REL * training.solution.cost
+    assert price.lost >= price.lost_at_least - REL * training.solution.cost
+
+
+def test_what_fills_the_peak_without_a_choice_is_asked_of_the_least_budget() -> None:
+    nothing_fits = explore(
+        training_step, PAIR, args=({"up": array(64, 64), "down": array(64, 64)}, array(64, 64)), memory_budget="1KiB"
+    )
+    with pytest.raises(InputError, match=r"pass least_budget\(\).choice"):
+        nothing_fits.peak()
+    assert nothing_fits.peak(nothing_fits.least_budget().choice).rows
