@@ -21,6 +21,7 @@ from jax import lax
 from jax.extend import core
 from jax.sharding import AbstractMesh, Mesh
 
+from autoshard.costs.mesh import split_sub_axis
 from autoshard.exchange import Exchange, exchange
 from autoshard.plan import Decision, Ending, SpecDims, spec_of
 from autoshard.rules.base import Equation
@@ -220,12 +221,24 @@ def _scattered(partial: Any, ending: Ending) -> Any:
     rows of `[1024, 16, 64]`). Along a leading dimension of whole tiles, one shard an entry, it stays a reduce-scatter.
     """
     d, shape = ending.dimension, partial.shape
-    parts = lax.axis_size(ending.axes)
+    axes, groups = _named_groups(ending.axes)
+    parts = lax.axis_size(axes) if groups is None else len(groups[0])
     if (partial.size // parts) % math.prod(TILE):
-        return lax.psum_scatter(partial, ending.axes, scatter_dimension=d, tiled=True)
+        return lax.psum_scatter(partial, axes, scatter_dimension=d, tiled=True, axis_index_groups=groups)
     shards = jnp.moveaxis(partial.reshape(*shape[:d], parts, shape[d] // parts, *shape[d + 1 :]), d, 0)
-    mine = lax.psum_scatter(shards.reshape(parts, -1, TILE[1]), ending.axes, scatter_dimension=0, tiled=False)
+    tiles = shards.reshape(parts, -1, TILE[1])
+    mine = lax.psum_scatter(tiles, axes, scatter_dimension=0, tiled=False, axis_index_groups=groups)
     return mine.reshape(shards.shape[1:])
+
+
+def _named_groups(axes: Axes) -> tuple[Axes, list[list[int]] | None]:
+    """The axes that JAX knows; of a part of one, such as ``x:(2)4``, the groups of positions that differ in it."""
+    part = split_sub_axis(axes[0]) if len(axes) == 1 else None
+    if part is None:
+        return axes, None
+    axis, major, size = part
+    positions = np.arange(lax.axis_size(axis)).reshape(major, size, -1)
+    return (axis,), np.moveaxis(positions, 1, -1).reshape(-1, size).tolist()
 
 
 def _body(eqn: core.JaxprEqn) -> Body:

@@ -534,10 +534,10 @@ class _Pricing:
         scale = self.mesh.wire_scale(result.dtype)
         nbytes = placed[len(self.operands)][1]
         for d, axes in scattered:
-            for together in [(a,) for a in axes] if self.mesh.scatters_axis_by_axis(axes) else [axes]:
+            for together in self.mesh.scatter_steps(axes):
                 cost = reduce_scatter(nbytes, together, self.mesh, scale)
                 yield _priced("reduce-scatter", together, cost, d)
-                nbytes /= self._parts(together)
+                nbytes /= math.prod(map(self.mesh.size, together))
         done = {*left, *(a for _, axes in scattered for a in axes)}
         for combine, axes in self._reduced(busy, done):
             if combine is Combine.ARG:

@@ -276,21 +276,30 @@ class MeshModel(Frozen):
         """The backend that compiles for this mesh."""
         return self.device.platform
 
-    def scatters_axis_by_axis(self, axes: Sequence[str]) -> bool:
-        """Whether a reduce-scatter over several axes is one for each, which send as much in all.
+    def scatter_steps(self, axes: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+        """The axes of the reduce-scatters, one after the other, that one over several axes runs as.
 
-        The TPU compiler makes an all-reduce of a single one over all axes of a square or cubic slice, in whatever order
-        they are listed (libtpu 0.0.52: v5e 4x4 and 16x16, v5p 2x2x2 and 4x4x4, but not v5e 2x4 and 4x8).
+        It is one, but for TPUs: their compiler makes an all-reduce of one over all of a square or cubic slice, in
+        whatever order its axes are listed (libtpu 0.0.52: v5e 4x4 and 16x16, v5p 2x2x2 and 4x4x4, but not v5e 2x4 and
+        4x8). One for each axis, or for each part of a single axis that lies along another dimension of the slice, sends
+        as much in all.
 
         Args:
-            axes: The axes that it runs over.
+            axes: The axes that it runs over, major first.
         """
-        if self.device.platform != "tpu" or len(axes) < 2:
-            return False
+        split = [axis for axis in axes if self.size(axis) > 1]
         whole = all(axis.size == 1 or axis.name in axes for axis in self.axes)
         links = {link.size for axis in self.axes for link in axis.links if link.size > 1}
         square = math.isqrt(self.num_devices) ** 2 == self.num_devices
-        return whole and (square or len(links) == 1)
+        if self.device.platform != "tpu" or not split or not whole or not (square or len(links) == 1):
+            return (tuple(axes),)
+        return tuple((axis,) for axis in (split if len(split) > 1 else self._parts_by_link(split[0])))
+
+    def _parts_by_link(self, name: str) -> list[str]:
+        """The parts of an axis that lie along one link each, major first."""
+        sizes = [link.size for link in self.links(name) if link.size > 1]
+        majors = [math.prod(sizes[:i]) for i in range(len(sizes))]
+        return [sub_axis_name(name, major, size) for major, size in zip(majors, sizes)] if len(sizes) > 1 else [name]
 
     def wire_scale(self, dtype: str) -> float:
         """Bytes on the wire per byte of the tensor: the CPU backend sends narrow floats as float16 or float32.

@@ -242,7 +242,7 @@ class Planner:
             for axes in combinations(sorted(over), count):
                 left = tuple(axis for axis in spec.partial if axis not in axes)
                 yield self._reduction("all-reduce", axes, (), ShardingSpec.of(*spec.dims, partial=left), spec)
-                if not self.mesh.scatters_axis_by_axis(axes):
+                if len(self.mesh.scatter_steps(axes)) == 1:
                     yield from self._scatters(axes, left, spec)
 
     def _scatters(self, axes: tuple[str, ...], left: tuple[str, ...], spec: ShardingSpec) -> Iterator[ReshardStep]:

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
@@ -14,6 +15,7 @@ from autoshard.costs import MeshModel
 from autoshard.graph import Op
 from autoshard.rules.base import Equation, TensorFacts, whole
 from autoshard.topology import tpu_mesh
+from tests.rule_zoo import normal
 
 needs_libtpu = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
 TPU = MeshModel.preset("tpu-v5e", {"x": 4, "y": 2})
@@ -56,18 +58,39 @@ def test_float32_operands_are_sent_to_tpu_contractions_as_priced(precision: str 
 
 
 @needs_libtpu
-@pytest.mark.parametrize("order", [("x", "y"), ("y", "x")], ids=",".join)
-def test_sums_over_a_whole_slice_are_scattered_as_priced(order: tuple[str, str]) -> None:
-    """One reduce-scatter over both axes of a square slice would be compiled to an all-reduce of twice the bytes."""
-    mesh = tpu_mesh("v5e:4x4", {"x": 4, "y": 4})
+@pytest.mark.parametrize(
+    ("sizes", "order", "steps"),
+    [
+        ({"x": 4, "y": 4}, ("x", "y"), ("x", "y")),
+        ({"x": 4, "y": 4}, ("y", "x"), ("y", "x")),
+        ({"x": 16}, ("x",), ("x:(1)4", "x:(4)4")),
+    ],
+    ids=["x,y", "y,x", "one axis"],
+)
+def test_sums_over_a_whole_slice_are_scattered_as_priced(
+    sizes: dict[str, int], order: tuple[str, ...], steps: tuple[str, ...]
+) -> None:
+    """One reduce-scatter over all of a square slice would be compiled to an all-reduce of twice the bytes."""
+    mesh = tpu_mesh("v5e:4x4", sizes)
     rows, inner = 512, 65536
     step = autoshard(jnp.matmul, mesh, in_shardings=(P(None, order), P(order)), out_shardings=P(order))
     plan = step.plan(jax.ShapeDtypeStruct((rows, inner), "bfloat16"), jax.ShapeDtypeStruct((inner, rows), "bfloat16"))
-    assert [(c.kind, c.axes) for c in plan.collectives] == [("reduce-scatter", (axis,)) for axis in order]
+    assert [(c.kind, c.axes) for c in plan.collectives] == [("reduce-scatter", (step,)) for step in steps]
     assert plan.predicted.wire_bytes == 2 * rows * rows * 15 / 16
     found = plan.verify()
     assert {row.kind for row in found.rows} == {"reduce-scatter"}
     assert found.compiled_wire_bytes == pytest.approx(plan.predicted.wire_bytes, rel=0.01)
+
+
+def test_sums_scattered_part_by_part_of_an_axis_land_where_they_belong() -> None:
+    """Planned for a cubic slice, run on virtual devices: three reduce-scatters of two parts each."""
+    mesh = jax.make_mesh((8,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    fixed = (P(None, "x"), P("x"))
+    step = autoshard(jnp.matmul, mesh, in_shardings=fixed, out_shardings=P("x"), hardware="tpu-v5p")
+    a, b = normal(64, 1024), normal(1024, 256)
+    plan = step.plan(a, b)
+    assert [c.axes for c in plan.collectives if c.kind == "reduce-scatter"] == [("x:(1)2",), ("x:(2)2",), ("x:(4)2",)]
+    np.testing.assert_allclose(step(a, b), np.asarray(a) @ np.asarray(b), rtol=1e-4, atol=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,8 @@ from itertools import permutations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from autoshard.costs import MeshModel, ShardingSpec, all_reduce, plan_resharding, reduce_scatter, reshard_table
 from tests.costs.specs import all_specs, unit_mesh
@@ -128,15 +130,34 @@ def test_on_tpu_sums_are_scattered_axis_by_axis() -> None:
 
 def test_on_tpu_sums_over_a_square_or_cubic_slice_are_scattered_axis_by_axis() -> None:
     """One collective over all of it would be compiled to an all-reduce."""
-    for name, sizes, axes, apart in [
-        ("tpu-v5e", {"x": 4, "y": 4}, ("x", "y"), True),
-        ("tpu-v5e", {"x": 4, "y": 2}, ("x", "y"), False),
-        ("tpu-v5e", {"x": 8, "y": 4}, ("x", "y"), False),
-        ("tpu-v5e", {"x": 4, "y": 4}, ("x",), False),
-        ("tpu-v5e", {"x": 2, "y": 2, "z": 4}, ("x", "y"), False),
-        ("tpu-v5e", {"x": 2, "y": 2, "z": 4}, ("z", "x", "y"), True),
-        ("tpu-v5p", {"x": 2, "y": 2, "z": 2}, ("x", "y", "z"), True),
-        ("tpu-v5p", {"x": 4, "y": 2}, ("y", "x"), True),
-        ("cpu-virtual", {"x": 4, "y": 4}, ("x", "y"), False),
+    for name, sizes, axes, steps in [
+        ("tpu-v5e", {"x": 4, "y": 4}, ("x", "y"), ("x", "y")),
+        ("tpu-v5e", {"x": 4, "y": 4}, ("y", "x"), ("y", "x")),
+        ("tpu-v5e", {"x": 4, "y": 2}, ("x", "y"), None),
+        ("tpu-v5e", {"x": 8, "y": 4}, ("x", "y"), None),
+        ("tpu-v5e", {"x": 4, "y": 4}, ("x",), None),
+        ("tpu-v5e", {"x": 2, "y": 2, "z": 4}, ("x", "y"), None),
+        ("tpu-v5e", {"x": 2, "y": 2, "z": 4}, ("z", "x", "y"), ("z", "x", "y")),
+        ("tpu-v5e", {"x": 16}, ("x",), ("x:(1)4", "x:(4)4")),
+        ("tpu-v5e", {"x": 1, "y": 256}, ("x", "y"), ("y:(1)16", "y:(16)16")),
+        ("tpu-v5e", {"x": 8}, ("x",), None),
+        ("tpu-v5p", {"x": 2, "y": 2, "z": 2}, ("x", "y", "z"), ("x", "y", "z")),
+        ("tpu-v5p", {"x": 4, "y": 2}, ("y", "x"), ("y", "x")),
+        ("cpu-virtual", {"x": 4, "y": 4}, ("x", "y"), None),
+        ("cpu-virtual", {"x": 16}, ("x",), None),
     ]:
-        assert MeshModel.preset(name, sizes).scatters_axis_by_axis(axes) == apart, (name, sizes, axes)
+        expected = (axes,) if steps is None else tuple((step,) for step in steps)
+        assert MeshModel.preset(name, sizes).scatter_steps(axes) == expected, (name, sizes, axes)
+
+
+@given(
+    sizes=st.lists(st.sampled_from([1, 2, 4, 8]), min_size=1, max_size=3), chip=st.sampled_from(["tpu-v5e", "tpu-v5p"])
+)
+def test_scattering_step_by_step_sends_as_much_as_at_once(sizes: list[int], chip: str) -> None:
+    mesh = MeshModel.preset(chip, dict(zip("xyz", sizes)))
+    left, sent = 1e6, 0.0
+    for step in mesh.scatter_steps(mesh.axis_names):
+        sent += reduce_scatter(left, step, mesh).wire_bytes
+        left /= math.prod(map(mesh.size, step))
+    assert left == pytest.approx(1e6 / mesh.num_devices)
+    assert sent == pytest.approx(reduce_scatter(1e6, mesh.axis_names, mesh).wire_bytes)
