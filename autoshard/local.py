@@ -90,13 +90,14 @@ class Region:
 
     def unreduced(self, result: int) -> tuple[Axes, ...]:
         """Mesh axes that split the dimensions of a result, before any scatter."""
-        scattered = {a for e in self.decision.endings if e.kind == "reduce-scatter" for a in e.axes}
+        scattered = {_axis_of(a) for e in self.decision.endings if e.kind == "reduce-scatter" for a in e.axes}
         return tuple(_without(axes, scattered) for axes in self.decision.results[result])
 
     @property
     def reduced(self) -> Axes:
         """Mesh axes over which the partial results are combined."""
-        return (*(axis for ending in self.decision.endings for axis in ending.axes), *self.decision.left)
+        ended = dict.fromkeys(_axis_of(axis) for ending in self.decision.endings for axis in ending.axes)
+        return (*ended, *self.decision.left)
 
     @property
     def is_first(self) -> Any:
@@ -105,6 +106,12 @@ class Region:
 
 
 Body = Callable[[Region, Sequence[Any]], list[Any]]
+
+
+def _axis_of(name: str) -> str:
+    """The mesh axis that a name is, or names a part of."""
+    part = split_sub_axis(name)
+    return name if part is None else part[0]
 
 
 def _without(axes: Axes, others: Collection[str]) -> Axes:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from autoshard import autoshard
+from autoshard import Plan, autoshard
 from autoshard.backends import on_chip_bytes, sent_as
 from autoshard.costs import MeshModel
 from autoshard.graph import Op
@@ -88,9 +88,27 @@ def test_sums_scattered_part_by_part_of_an_axis_land_where_they_belong() -> None
     fixed = (P(None, "x"), P("x"))
     step = autoshard(jnp.matmul, mesh, in_shardings=fixed, out_shardings=P("x"), hardware="tpu-v5p")
     a, b = normal(64, 1024), normal(1024, 256)
-    plan = step.plan(a, b)
-    assert [c.axes for c in plan.collectives if c.kind == "reduce-scatter"] == [("x:(1)2",), ("x:(2)2",), ("x:(4)2",)]
+    assert scattered_over(step.plan(a, b)) == PARTS
     np.testing.assert_allclose(step(a, b), np.asarray(a) @ np.asarray(b), rtol=1e-4, atol=1e-3)
+
+
+def test_rows_looked_up_in_a_split_table_are_scattered_part_by_part() -> None:
+    mesh = jax.make_mesh((8,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+
+    def look_up(table: Any, rows: Any) -> Any:
+        return table.at[rows].get(mode="fill", fill_value=7.0)
+
+    step = autoshard(look_up, mesh, in_shardings=(P("x"), P()), out_shardings=P("x"), hardware="tpu-v5p")
+    table, rows = normal(1 << 14, 128), jnp.arange(256) * 67  # some are beyond the table
+    assert scattered_over(step.plan(table, rows)) == PARTS
+    np.testing.assert_array_equal(step(table, rows), look_up(table, rows))
+
+
+PARTS = [("x:(1)2",), ("x:(2)2",), ("x:(4)2",)]
+
+
+def scattered_over(plan: Plan) -> list[tuple[str, ...]]:
+    return [c.axes for c in plan.collectives if c.kind == "reduce-scatter"]
 
 
 @pytest.mark.parametrize(
