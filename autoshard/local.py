@@ -261,6 +261,13 @@ def _plain(at: Region, shards: Sequence[Any]) -> list[Any]:
     return at.bind(shards)
 
 
+def _reshaped(at: Region, shards: Sequence[Any]) -> list[Any]:
+    """The shard of a reshaped array: where dimensions merge or split, only the major parts of them are split."""
+    (whole,) = at.shapes(at.eqn.outvars)
+    sizes = tuple(n // at.parts(axes) for n, axes in zip(whole, at.unreduced(0)))
+    return at.bind(shards, new_sizes=sizes)
+
+
 def _foreign(at: Region, shards: Sequence[Any]) -> list[Any]:
     """A custom call on the shards: its results are shards, too."""
     avals = tuple(
@@ -701,6 +708,7 @@ _BODIES: dict[str, Body] = {
     "reduce_window_max": _windows,
     "reduce_window_min": _windows,
     "reduce_window_sum": _windows,
+    "reshape": _reshaped,
     "rev": _rearranged,
     "roll": _rearranged,
     "scatter": _scatter,

@@ -20,7 +20,7 @@ JOINS = frozenset({"add", "add_any", "sub"})
 SHRINKS = frozenset({"reduce_sum"})
 """Linear, with a smaller result."""
 
-KEEPS = frozenset({"neg", "transpose"})
+KEEPS = frozenset({"neg", "transpose", "squeeze"})
 """Linear in their one operand."""
 
 
@@ -89,7 +89,18 @@ def _is_linear(op: Op) -> bool:
         return LITERAL not in op.operands
     if op.primitive == "mul":
         return LITERAL in op.operands
-    return op.primitive in KEEPS | SHRINKS
+    return op.primitive in KEEPS | SHRINKS or _renames(op)
+
+
+def _renames(op: Op) -> bool:
+    """Whether it is a reshape that adds or drops dimensions of size one, as gradients of biases have.
+
+    Others are linear, too; but few sums meet only after one, and each costs every product before it its open choices.
+    """
+    if op.primitive != "reshape":
+        return False
+    before, after = ([n for n in facts.shape if n != 1] for facts in (op.equation.operands[0], op.equation.results[0]))
+    return before == after
 
 
 def _single_use(graph: Graph, value: int, user: Op) -> bool:

@@ -53,6 +53,23 @@ def test_sums_that_meet_are_ended_once() -> None:
     np.testing.assert_allclose(step(x, weights), joined(x, weights), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("shape", [(1, ROWS, COLUMNS), (ROWS, 1, COLUMNS, 1)])
+def test_sums_stay_open_through_new_dimensions(shape: tuple[int, ...]) -> None:
+    """Rows are split over one axis, the summed dimension over the other."""
+
+    def fn(x: Any, a: Any, b: Any) -> Any:
+        return jnp.tanh((x @ a).reshape(shape) + (x @ b).reshape(shape))
+
+    mesh = jax.make_mesh(tuple(AXES.values()), tuple(AXES))
+    args = [jax.random.normal(jax.random.key(i), s) for i, s in enumerate([(ROWS, INNER), *[(INNER, COLUMNS)] * 2])]
+    step = autoshard(fn, mesh, in_shardings=(P("x", "y"), P("y"), P("y")))
+    plan = step.plan(*args)
+    (ended,) = plan.collectives
+    assert ended.axes == ("y",) and ended.wire_bytes == ROWS * COLUMNS * 4 / 4 / 2
+    assert plan.verify().compiled_wire_bytes == pytest.approx(ended.wire_bytes)
+    np.testing.assert_allclose(step(*args), fn(*args), rtol=1e-3, atol=1e-3)
+
+
 def test_the_gradient_of_queries_keys_and_values_is_reduced_once() -> None:
     """Tensor parallelism over heads: one all-reduce backward where the sums of three are joined."""
 
@@ -81,6 +98,12 @@ def test_the_gradient_of_queries_keys_and_values_is_reduced_once() -> None:
             [(8, 8)] * 3,
             ["dot_general", "transpose", "neg", "mul", "dot_general"],
         ),
+        (
+            lambda x, a, b: jnp.squeeze((x @ a).reshape(1, 8, 1, 8), 0) + (x @ b).reshape(8, 1, 8),
+            [(8, 8)] * 3,
+            ["dot_general", "reshape", "squeeze", "dot_general", "reshape"],
+        ),
+        (lambda x, a, b: (x @ a).reshape(64) + (x @ b).reshape(64), [(8, 8)] * 3, []),
         (lambda x, a: (x @ a).sum(0), [(8, 8)] * 2, ["dot_general"]),
         (lambda x, a: jnp.tanh(x @ a), [(8, 8)] * 2, []),
         (lambda x, a: x @ a + x, [(8, 8)] * 2, []),
@@ -89,7 +112,19 @@ def test_the_gradient_of_queries_keys_and_values_is_reduced_once() -> None:
         (lambda x, a, b: (lambda s: (s + x @ b, s))(x @ a), [(8, 8)] * 3, []),
         (lambda x, a, b: (x @ a).max(0) + (x @ b).max(0), [(8, 8)] * 3, []),
     ],
-    ids=["joined", "through", "summed", "not linear", "with a whole", "product", "constant", "used twice", "fold"],
+    ids=[
+        "joined",
+        "through",
+        "renamed",
+        "reshaped",
+        "summed",
+        "not linear",
+        "with a whole",
+        "product",
+        "constant",
+        "used twice",
+        "fold",
+    ],
 )
 def test_only_linear_chains_that_join_stay_open(
     fn: Callable[..., Any], shapes: Sequence[tuple[int, ...]], expected: list[str]
