@@ -99,7 +99,7 @@ def test_rows_looked_up_in_a_split_table_are_scattered_part_by_part() -> None:
         return table.at[rows].get(mode="fill", fill_value=7.0)
 
     step = autoshard(look_up, mesh, in_shardings=(P("x"), P()), out_shardings=P("x"), hardware="tpu-v5p")
-    table, rows = normal(1 << 14, 128), jnp.arange(256) * 67  # some are beyond the table
+    table, rows = jnp.asarray(normal(1 << 14, 128)), jnp.arange(256) * 67  # some are beyond the table
     assert scattered_over(step.plan(table, rows)) == PARTS
     np.testing.assert_array_equal(step(table, rows), look_up(table, rows))
 
