@@ -33,6 +33,9 @@ T = TypeVar("T")
 
 source_info_util.register_exclusion(os.path.dirname(__file__) + os.sep)  # a line of ours is never the user's
 
+ALWAYS_LOCAL = frozenset({"fft"})
+"""Operations that run as per-shard regions even where every device does all of it, because of layouts."""
+
 SCOPE = "autoshard"
 """Name scope of the constraints that a plan adds, in HLO and profiles, below the scopes of the user's line."""
 
@@ -182,7 +185,7 @@ class _Emitter:
         if decision is None:
             return self.constant(eqn, args)
         arrays = [self.fetch(held, decision.routes.get(k)) for k, held in enumerate(args)]
-        if decision.local:
+        if decision.local or eqn.primitive.name in ALWAYS_LOCAL:
             outs = run_local(eqn, decision, arrays, self.region_mesh())
         else:
             outs = _bind(eqn, arrays, eqn.params)

@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.experimental.layout import Layout, with_layout_constraint
 from jax.extend import core
 from jax.sharding import AbstractMesh, Mesh
 
@@ -266,6 +267,16 @@ def _reshaped(at: Region, shards: Sequence[Any]) -> list[Any]:
     (whole,) = at.shapes(at.eqn.outvars)
     sizes = tuple(n // at.parts(axes) for n, axes in zip(whole, at.unreduced(0)))
     return at.bind(shards, new_sizes=sizes)
+
+
+def _transform(at: Region, shards: Sequence[Any]) -> list[Any]:
+    """An FFT in row-major layouts: XLA's CPU backend refuses others, which its neighbours may lead it to."""
+    return [_row_major(out) for out in at.bind([_row_major(shards[0])])]
+
+
+def _row_major(array: Any) -> Any:
+    layout = Layout(tuple(range(array.ndim)))
+    return lax.platform_dependent(array, cpu=lambda x: with_layout_constraint(x, layout), default=lambda x: x)
 
 
 def _foreign(at: Region, shards: Sequence[Any]) -> list[Any]:
@@ -701,6 +712,7 @@ _BODIES: dict[str, Body] = {
     "dynamic_slice": _dynamic_slice,
     "dynamic_update_slice": _dynamic_update_slice,
     "ffi_call": _foreign,
+    "fft": _transform,
     "gather": _gather,
     "pad": _rearranged,
     "ragged_dot_general": _ragged_dot,

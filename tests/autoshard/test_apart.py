@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.extend import core
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from autoshard import autoshard
@@ -67,3 +67,18 @@ def test_gradients_go_through_the_pieces() -> None:
 
     step = planned(energy, P("d", None, None))
     np.testing.assert_allclose(jax.grad(step)(x), jax.grad(energy)(x), rtol=1e-3, atol=1e-2)
+
+
+def test_transforms_between_gathers_are_given_the_layout_that_they_need() -> None:
+    """XLA's CPU backend refuses a column-major FFT, and makes one where what follows is gathered along columns."""
+    mesh = Mesh(np.array(jax.devices()[:8]), tuple(SIZES))
+
+    def held(x: Any, *spec: Any) -> Any:
+        return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P(*spec)))
+
+    def transformed(x: Any) -> Any:
+        return held(held(jnp.fft.fft(held(x * 2)), None, "d") * 2)
+
+    x = jnp.asarray(np.random.default_rng(0).standard_normal((4, 32)).astype(np.complex64))
+    step = autoshard(transformed, mesh, in_shardings=(P(None, "d"),))
+    np.testing.assert_allclose(step(x), 4 * np.fft.fft(x), rtol=1e-4, atol=1e-3)
