@@ -22,8 +22,9 @@ import math
 
 import numpy as np
 
+from .charge import charge
 from .graph import Indices
-from .packed import CHILD, DOWN, UP, Batch, Packed, Spans, summed
+from .packed import CHILD, DOWN, UP, Packed, summed
 from .problem import Floats
 
 KINDS = (CHILD, DOWN, UP)
@@ -38,7 +39,7 @@ class Dual:
         bound: Units that every choice within the room costs at least, as of the last sweep.
         prices: Price per byte of each memory row.
         costs: Costs per choice, memory priced and ties broken.
-        matrices: Matrices of all pairs, memory priced.
+        charged: Costs and matrices, memory priced.
     """
 
     def __init__(self, packed: Packed) -> None:
@@ -46,7 +47,6 @@ class Dual:
         self.bound: float = -math.inf
         self.prices: Floats = np.zeros(len(packed.room))
         self.costs: Floats = packed.costs
-        self.matrices: Floats = packed.matrices
         self.messages: Floats = np.zeros(len(packed.message_place))
         self._previous = self.messages.copy()
         self._age = 0
@@ -71,23 +71,16 @@ class Dual:
 
     def set_prices(self, prices: Floats) -> None:
         """Price memory, and pass what the trees then cost up to the core."""
-        packed = self.packed
         self.prices = prices
-        cumulated = np.concatenate([[0.0], np.cumsum(prices)])
-        self.costs = packed.costs + self._ties + _priced(packed.loads, cumulated, len(packed.costs))
-        self._entries, self.matrices = packed.entries, packed.matrices
-        if len(packed.pair_loads.owner):
-            extra = _priced(packed.pair_loads, cumulated, len(packed.matrices))
-            self._entries = packed.entries + extra[packed.entry_place]
-            self.matrices = packed.matrices + extra
-        self._batched = [[self._table(batch) for batch in batches] for batches in packed.batches]
-        self._paid_room = math.fsum((prices * packed.room).tolist())
+        self.charged = charge(self.packed, prices)
+        self.costs = self.charged.costs + self._ties
+        self._paid_room = math.fsum((prices * self.packed.room).tolist())
         self._lift()
 
-    def _table(self, batch: Batch) -> Floats:
-        """The matrix of a batch, with a row per choice of the nodes at this end."""
-        table = self.packed.matrix(self.matrices, batch.pair)
-        return table if batch.forward else np.ascontiguousarray(table.T)
+    @property
+    def paid(self) -> float:
+        """Units that the priced costs of a choice within the room exceed the bound's by: room and ties."""
+        return self._paid_room + self._most_ties
 
     def _lift(self) -> None:
         """Minimise the trees out, leaves first: every tree node gives all it has to the edge above it."""
@@ -103,6 +96,7 @@ class Dual:
             if level < packed.trees:
                 ups = self._half(level, UP, UP)
                 self.messages[ups] = -self._collected[packed.message_place[ups]]
+                self._previous[ups] = self.messages[ups]
                 rest = np.where(self._is_root[nodes], self._collected[nodes], 0.0)
                 self._forest += float(packed.least(rest, *packed.level_nodes[level : level + 2]).sum())
 
@@ -157,11 +151,10 @@ class Dual:
         if span.start < stop:
             starts = packed.row_starts[span.start : stop]
             rows = slice(int(starts[0]), int(packed.row_starts[stop]))
-            values = self._entries[rows] - messages[packed.entry_source[rows]]
+            values = self.charged.entries[rows] - messages[packed.entry_source[rows]]
             least[: stop - span.start] = np.minimum.reduceat(values, starts - rows.start)
-        for batch, table in zip(packed.batches[3 * level + kind], self._batched[3 * level + kind], strict=True):
-            places = slice(batch.messages.start - span.start, batch.messages.stop - span.start)
-            least[places] = _batch_minima(table, messages[batch.sources]).ravel()
+        for group in self.charged.groups[3 * level + kind]:
+            least[group.messages] = _batch_minima(group.table, messages[group.sources]).ravel()
         return least
 
     def _gathered(self, level: int, span: slice) -> Floats:
@@ -207,8 +200,10 @@ class Dual:
         packed, nodes, span = self.packed, self._nodes(level), self._half(level, kind, kind)
         halves = slice(*packed.level_kinds[3 * level + kind : 3 * level + kind + 2])
         steps = choice[packed.half_other[halves]] * packed.half_stride[halves]
-        places = packed.row_place[span] + np.repeat(steps, packed.sizes[packed.half_node[halves]])
-        return summed(packed.message_place[span] - nodes.start, self.matrices[places], nodes.stop - nodes.start)
+        tables = self.charged.tables
+        starts = tables.starts[packed.half_pair[halves]] + steps
+        places = packed.row_step[span] + np.repeat(starts, packed.sizes[packed.half_node[halves]])
+        return summed(packed.message_place[span] - nodes.start, tables.entries[places], nodes.stop - nodes.start)
 
     def forced_bounds(self) -> Floats:
         """For every choice, units that everything costs at least if it is taken; valid after a sweep."""
@@ -228,7 +223,7 @@ class Dual:
         kept = self.costs + summed(packed.message_place, self.messages, len(self.costs))
         nodes = (kept - np.repeat(packed.least(kept), packed.sizes))[packed.offsets[:-1] + choice]
         taken = self.messages[packed.message_offsets[:-1] + choice[packed.half_node]]
-        pairs = self.matrices[packed.pair_entry(choice)] - summed(packed.half_pair, taken, len(packed.pair_u))
+        pairs = packed.taken(self.charged.tables, choice) - summed(packed.half_pair, taken, len(packed.pair_u))
         ends = np.concatenate([packed.pair_u, packed.pair_v])
         lost: Floats = nodes + summed(ends, np.tile(np.maximum(pairs, 0.0) / 2, 2), len(packed.nodes)) + 1.0
         return lost
@@ -259,9 +254,3 @@ def _scattered(number: Indices, size: Indices) -> Floats:
         mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
     scattered: Floats = (mixed ^ (mixed >> np.uint64(31))) / 2.0**64
     return scattered
-
-
-def _priced(spans: Spans, cumulated: Floats, size: int) -> Floats:
-    """Prices times bytes, added up per place and rounded down."""
-    paid = (cumulated[spans.stop] - cumulated[spans.start])[spans.load_of] * spans.nbytes
-    return summed(spans.place, np.floor(paid), size)

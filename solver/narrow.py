@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .graph import Graph, Indices, Load
-from .packed import FORBIDDEN, Packed, Spans, summed
+from .packed import FORBIDDEN, Packed, Spans, Tables, summed
 from .problem import Floats
 from .units import Units
 
@@ -17,7 +17,7 @@ class Priced:
     """Costs per choice, and all matrices, with prices of memory in them."""
 
     costs: Floats
-    matrices: Floats
+    tables: Tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def narrow(
         units: Of the costs.
         priced: Costs and matrices to take instead of the whole's.
     """
-    priced = priced or Priced(packed.costs, packed.matrices)
+    priced = priced or Priced(packed.costs, packed.tables)
     counts = np.add.reduceat(keep, packed.offsets[:-1], dtype=np.int64)
     places = np.flatnonzero(keep)
     starts = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.int64)
@@ -71,7 +71,7 @@ def narrow(
     chosen = {i: kept[starts[i] : starts[i] + counts[i]] for i in graph.costs}
     for k in np.flatnonzero(free[packed.pair_u] & free[packed.pair_v]).tolist():
         u, v = int(packed.pair_u[k]), int(packed.pair_v[k])
-        matrix = packed.matrix(priced.matrices, k)[np.ix_(chosen[u], chosen[v])]
+        matrix = packed.matrix(priced.tables, k)[np.ix_(chosen[u], chosen[v])]
         graph.set_edge(u, v, np.where(matrix >= FORBIDDEN / 2, np.inf, matrix))
     if len(rows):
         _add_loads(graph, packed, chosen, first, rows)
@@ -80,7 +80,7 @@ def narrow(
 
 def _fixed_cost(packed: Packed, priced: Priced, free: NDArray[np.bool_], first: Indices) -> float:
     nodes = priced.costs[(packed.offsets[:-1] + first)[~free]].sum()
-    pairs = priced.matrices[packed.pair_entry(first)[~free[packed.pair_u] & ~free[packed.pair_v]]].sum()
+    pairs = packed.taken(priced.tables, first)[~free[packed.pair_u] & ~free[packed.pair_v]].sum()
     return float(packed.constant + nodes + pairs)
 
 
@@ -88,9 +88,9 @@ def _met_costs(packed: Packed, priced: Priced, free: NDArray[np.bool_], first: I
     """What every choice pays on its edges to nodes that have one choice left."""
     met = ~free[packed.half_other]
     sizes = packed.sizes[packed.half_node]
-    steps = np.repeat(first[packed.half_other] * packed.half_stride, sizes)
+    starts = priced.tables.starts[packed.half_pair] + first[packed.half_other] * packed.half_stride
     mask = np.repeat(met, sizes)
-    entries = priced.matrices[(packed.row_place + steps)[mask]]
+    entries = priced.tables.entries[(packed.row_step + np.repeat(starts, sizes))[mask]]
     return summed(packed.message_place[mask], entries, len(packed.costs))
 
 

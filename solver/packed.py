@@ -33,7 +33,7 @@ class Spans:
         owner: The node (or pair) of each load.
         offsets: Where the entries of each load start in `nbytes`; one more at the end.
         nbytes: Bytes per choice (or per pair of choices, row-major).
-        place: For each entry its place among all choices (or among all pairs of choices).
+        place: For each entry its place among all choices (or in the pair's matrix).
         load_of: For each entry its load.
     """
 
@@ -47,17 +47,30 @@ class Spans:
 
 
 @dataclass(frozen=True, slots=True)
+class Tables:
+    """The matrices of all pairs.
+
+    Args:
+        starts: Where each pair's matrix starts in `entries`; equal matrices may stand in one place.
+        entries: Matrices one after the other, row-major, rows for `pair_u`.
+    """
+
+    starts: Indices
+    entries: Floats
+
+
+@dataclass(frozen=True, slots=True)
 class Batch:
     """Half-edges of one level and kind, next to each other, whose matrices are equal.
 
     Args:
-        pair: A pair that has the matrix; the only one if it bears on memory.
+        pairs: Their pairs.
         forward: Whether the matrix has a row per choice of the pair's u; it has one per choice of its v otherwise.
         messages: Where the half-edges' message entries start and stop.
         sources: For each half-edge and column the message entry of the other end that belongs to it.
     """
 
-    pair: int
+    pairs: Indices
     forward: bool
     messages: slice
     sources: Indices
@@ -80,18 +93,17 @@ class Packed:
         half_pair: The pair of each half-edge.
         message_offsets: Where each half-edge's message starts; one more at the end.
         message_place: For each message entry its choice.
-        row_place: For each message entry, the place in `matrices` of its row's first column.
-        half_stride: Distance in `matrices` between the columns of a row of each half-edge.
+        row_step: For each message entry, how far into its pair's matrix its row's first column is.
+        half_stride: Distance in the matrix between the columns of a row of each half-edge.
         flat_stops: For each (level, kind) the message entry at which its half-edges outside batches end.
         batches: For each (level, kind) its batches.
         entries: Allowed entries of the half-edges outside batches, row after row.
         entry_source: For each entry, the message entry of the other end that belongs to its column.
-        entry_place: For each entry its place in `matrices`.
+        entry_step: For each entry, how far into its pair's matrix it is.
         row_starts: Where each row, that is each message entry, starts in `entries`; one more at the end. In batches
             rows are empty.
         pair_u, pair_v: Nodes of each pair.
-        pair_starts: Where each pair's matrix starts in `matrices`; equal ones start at one place.
-        matrices: The different matrices, row-major, rows for `pair_u`, `FORBIDDEN` for infinite entries.
+        tables: The matrices, each once, `FORBIDDEN` for infinite entries.
         loads, pair_loads: Memory of nodes and of pairs.
         room: Bytes per memory row.
         constant: Units that every choice costs.
@@ -110,18 +122,17 @@ class Packed:
     half_pair: Indices
     message_offsets: Indices
     message_place: Indices
-    row_place: Indices
+    row_step: Indices
     half_stride: Indices
     flat_stops: Indices
     batches: tuple[tuple[Batch, ...], ...]
     entries: Floats
     entry_source: Indices
-    entry_place: Indices
+    entry_step: Indices
     row_starts: Indices
     pair_u: Indices
     pair_v: Indices
-    pair_starts: Indices
-    matrices: Floats
+    tables: Tables
     loads: Spans
     pair_loads: Spans
     room: Floats
@@ -137,22 +148,22 @@ class Packed:
         """Number of entries of all pairs, equal matrices counted as often as they occur."""
         return float((self.sizes[self.pair_u] * self.sizes[self.pair_v]).sum())
 
-    def matrix(self, matrices: Floats, pair: int) -> Floats:
-        """The matrix of a pair among matrices that stand as `matrices` do."""
+    def matrix(self, tables: Tables, pair: int) -> Floats:
+        """The matrix of a pair."""
         rows, columns = int(self.sizes[self.pair_u[pair]]), int(self.sizes[self.pair_v[pair]])
-        start = int(self.pair_starts[pair])
-        return matrices[start : start + rows * columns].reshape(rows, columns)
+        start = int(tables.starts[pair])
+        return tables.entries[start : start + rows * columns].reshape(rows, columns)
 
     def value(self, choice: Indices) -> float:
         """Units that a choice (per position) costs; `FORBIDDEN` and more if it takes a forbidden pair."""
-        pairs = self.matrices[self.pair_entry(choice)]
+        pairs = self.taken(self.tables, choice)
         return float(self.constant + self.costs[self.offsets[:-1] + choice].sum() + pairs.sum())
 
-    def pair_entry(self, choice: Indices) -> Indices:
-        """The place in `matrices` that a choice takes, for every pair."""
+    def taken(self, tables: Tables, choice: Indices) -> Floats:
+        """The entry that a choice takes of every pair's matrix."""
         width = self.sizes[self.pair_v]
-        place: Indices = self.pair_starts + choice[self.pair_u] * width + choice[self.pair_v]
-        return place
+        entries: Floats = tables.entries[tables.starts + choice[self.pair_u] * width + choice[self.pair_v]]
+        return entries
 
     def usage(self, choice: Indices) -> Floats:
         """Bytes per memory row that a choice holds."""
@@ -195,17 +206,17 @@ def pack(graph: Graph) -> Packed:
     position = {node: i for i, node in enumerate(nodes)}
     levels = np.array([level[node] for node in nodes], dtype=np.int64)
     sizes = np.array([len(graph.costs[node]) for node in nodes], dtype=np.int64)
-    offsets = _offsets(sizes)
+    offsets = offsets_of(sizes)
     pairs = list(graph.pairs())
     pair_u = np.array([position[u] for u, _, _ in pairs], dtype=np.int64)
     pair_v = np.array([position[v] for _, v, _ in pairs], dtype=np.int64)
-    tables = _tables(graph, pairs)
+    tables = _tables(pairs)
     half = _half_edges(levels, trees, pair_u, pair_v, tables, sizes)
     count = int(levels[-1]) + 1 if len(levels) else 0
     level_kinds = np.searchsorted(levels[half.node] * 3 + half.kind, np.arange(3 * count + 1))
-    message_offsets = _offsets(sizes[half.node])
+    message_offsets = offsets_of(sizes[half.node])
     entries = _entries(half, sizes, tables, message_offsets)
-    row_place = _row_places(half, sizes, tables.starts)
+    row_step = _row_steps(half, sizes)
     return Packed(
         nodes=nodes,
         sizes=sizes,
@@ -219,23 +230,22 @@ def pack(graph: Graph) -> Packed:
         half_other=half.other,
         half_pair=half.pair,
         message_offsets=message_offsets,
-        message_place=_ranges(offsets[half.node], sizes[half.node]),
-        row_place=row_place,
+        message_place=ranges(offsets[half.node], sizes[half.node]),
+        row_step=row_step,
         half_stride=np.where(half.forward, 1, sizes[half.node]),
         flat_stops=_flat_stops(half, level_kinds, message_offsets),
         batches=_batches(half, level_kinds, sizes, message_offsets),
-        entries=tables.matrices[entries.place],
+        entries=entries.values,
         entry_source=entries.source,
-        entry_place=entries.place,
+        entry_step=entries.step,
         row_starts=entries.row_starts,
         pair_u=pair_u,
         pair_v=pair_v,
-        pair_starts=tables.starts,
-        matrices=np.minimum(tables.matrices, FORBIDDEN),
+        tables=Tables(tables.starts, np.minimum(tables.matrices, FORBIDDEN)),
         loads=_spans(
             [(position[node], load) for node, loads in sorted(graph.loads.items()) for load in loads], offsets
         ),
-        pair_loads=_pair_spans(graph, pairs, tables.starts),
+        pair_loads=_pair_spans(graph, pairs),
         room=graph.room.copy(),
         constant=graph.constant,
     )
@@ -245,13 +255,14 @@ def _concatenate(arrays: list[Floats]) -> Floats:
     return np.concatenate(arrays) if arrays else np.zeros(0)
 
 
-def _offsets(counts: Indices) -> Indices:
+def offsets_of(counts: Indices) -> Indices:
+    """Where each of a few ranges begins that stand one after the other; one more at the end."""
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
 
-def _ranges(starts: Indices, counts: Indices) -> Indices:
+def ranges(starts: Indices, counts: Indices) -> Indices:
     """The ranges `start` to `start + count`, one after the other."""
-    return np.arange(int(counts.sum())) + np.repeat(starts - _offsets(counts)[:-1], counts)
+    return np.arange(int(counts.sum())) + np.repeat(starts - offsets_of(counts)[:-1], counts)
 
 
 def _levels(graph: Graph) -> tuple[dict[int, int], int]:
@@ -292,17 +303,17 @@ class _Tables:
     matrices: Floats
 
 
-def _tables(graph: Graph, pairs: list[tuple[int, int, Floats]]) -> _Tables:
-    """Every matrix once; those of pairs that bear on memory stay apart, as prices change them."""
+def _tables(pairs: list[tuple[int, int, Floats]]) -> _Tables:
+    """Every matrix once."""
     known: dict[tuple[object, ...], int] = {}
     different: list[Floats] = []
     numbers = np.zeros(len(pairs), dtype=np.int64)
-    for k, (u, v, matrix) in enumerate(pairs):
-        key = (u, v) if (u, v) in graph.edge_loads else (matrix.shape, matrix.tobytes())
+    for k, (_, _, matrix) in enumerate(pairs):
+        key = (matrix.shape, matrix.tobytes())
         numbers[k] = known.setdefault(key, len(different))
         if numbers[k] == len(different):
             different.append(matrix.ravel())
-    starts = _offsets(np.array([table.size for table in different], dtype=np.int64))
+    starts = offsets_of(np.array([table.size for table in different], dtype=np.int64))
     return _Tables(numbers, starts[numbers], _concatenate(different))
 
 
@@ -339,7 +350,8 @@ def _half_edges(
 
 @dataclass(frozen=True, slots=True)
 class _Entries:
-    place: Indices
+    values: Floats
+    step: Indices
     source: Indices
     row_starts: Indices
 
@@ -349,23 +361,22 @@ def _entries(half: _Half, sizes: Indices, tables: _Tables, message_offsets: Indi
     rows = sizes[half.node]
     row_half = np.repeat(np.arange(len(rows)), rows)
     width = np.where(half.batch < 0, sizes[half.other], 0)[row_half]
-    start = _row_places(half, sizes, tables.starts)
     stride = np.where(half.forward, 1, rows)[row_half]
-    column = _ranges(np.zeros(len(width), dtype=np.int64), width)
-    place = np.repeat(start, width) + column * np.repeat(stride, width)
-    allowed = np.isfinite(tables.matrices[place])
+    column = ranges(np.zeros(len(width), dtype=np.int64), width)
+    step = np.repeat(_row_steps(half, sizes), width) + column * np.repeat(stride, width)
+    values = tables.matrices[np.repeat(tables.starts[half.pair][row_half], width) + step]
+    allowed = np.isfinite(values)
     source = np.repeat(message_offsets[half.twin][row_half], width) + column
     counted = np.concatenate([[0], np.cumsum(allowed)])
-    return _Entries(place[allowed], source[allowed], counted[_offsets(width)])
+    return _Entries(values[allowed], step[allowed], source[allowed], counted[offsets_of(width)])
 
 
-def _row_places(half: _Half, sizes: Indices, starts: Indices) -> Indices:
-    """For each row of each half-edge, where its first column stands."""
+def _row_steps(half: _Half, sizes: Indices) -> Indices:
+    """For each row of each half-edge, how far into the matrix its first column is."""
     rows = sizes[half.node]
-    row = _ranges(np.zeros(len(rows), dtype=np.int64), rows)
-    step = np.where(half.forward, sizes[half.other], 1)
-    places: Indices = np.repeat(starts[half.pair], rows) + row * np.repeat(step, rows)
-    return places
+    row = ranges(np.zeros(len(rows), dtype=np.int64), rows)
+    steps: Indices = row * np.repeat(np.where(half.forward, sizes[half.other], 1), rows)
+    return steps
 
 
 def _flat_stops(half: _Half, level_kinds: Indices, message_offsets: Indices) -> Indices:
@@ -385,7 +396,7 @@ def _batches(
             continue
         columns = np.arange(int(sizes[half.other[start]]))
         batch = Batch(
-            pair=int(half.pair[start]),
+            pairs=half.pair[start:stop],
             forward=bool(half.forward[start]),
             messages=slice(int(message_offsets[start]), int(message_offsets[stop])),
             sources=message_offsets[half.twin[start:stop]][:, None] + columns,
@@ -403,14 +414,14 @@ def _spans(loads: Iterable[tuple[int, Load]], offsets: Indices) -> Spans:
         start=np.array([load.start for _, load in owned], dtype=np.int64),
         stop=np.array([load.stop for _, load in owned], dtype=np.int64),
         owner=owner,
-        offsets=_offsets(counts),
+        offsets=offsets_of(counts),
         nbytes=_concatenate([load.nbytes.ravel() for _, load in owned]),
-        place=_ranges(offsets[owner], counts),
+        place=ranges(offsets[owner], counts),
         load_of=np.repeat(np.arange(len(owned)), counts),
     )
 
 
-def _pair_spans(graph: Graph, pairs: list[tuple[int, int, Floats]], starts: Indices) -> Spans:
+def _pair_spans(graph: Graph, pairs: list[tuple[int, int, Floats]]) -> Spans:
     position = {(u, v): k for k, (u, v, _) in enumerate(pairs)}
     owned = [(position[pair], load) for pair, loads in sorted(graph.edge_loads.items()) for load in loads]
-    return _spans(owned, starts)
+    return _spans(owned, np.zeros(len(pairs), dtype=np.int64))

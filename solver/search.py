@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 
 from .backend import Backend, Verdict, run_backend
 from .clock import Clock
+from .cutting import Cuts
 from .dual import Dual
+from .eliminate import eliminate
 from .graph import Graph, Indices, Infeasible, drop_slack_rows
 from .ilp import build_model
 from .narrow import Narrowed, Priced, narrow
@@ -47,6 +49,14 @@ TIE_WORTH = 1e-3  # what all rows' room costs on top, relative to the prices: of
 HIGHER = (1.0, 1.01, 1.05, 1.2, 1.6, 2.5)  # prices at which best choices are sought until one fits, relative to
 LOWER = (0.99, 0.95, 0.8)  # those of the best bound; and until one overfills memory
 TIES_WORTH = 1e-3  # relative to the bound: what breaking ties may cost
+CUT_SHARE = 0.5  # of the time left, for cutting planes
+CUT_WORTH = 0.05  # relative to the bound: what all room may cost at first
+CUT_TRIES = 4  # how often the best choice at new prices is sought
+CUT_SWEEPS = 10  # sweeps before each time
+CUT_GAP = 1e-5  # relative distance of the best bound to what the choices seen allow, at which prices are good enough
+SLACKS = 6  # how often a best choice is sought among more of the choices
+WIDER = 30.0  # the most that the slack grows by each time
+FIRST_SLACK = 3e-5  # relative to the bound: choices as near to it as this may be best
 TIED = 1e-7  # relative to the bound: choices as near to it as this may be best
 MINIMISER_SHARE = 0.1  # of the time limit, for the best choice at given prices
 CLOSE_ENOUGH = 1e-5  # relative distance to the bound at which that choice is good enough
@@ -54,6 +64,7 @@ PRICED_ROWS = 12  # rows of highest price that parts respect from the start
 UNITE_SHARE = 0.05  # of the time limit, for the best choice within a union
 PART_SHARE = 0.3  # of the time left, for a part near the bound
 WHOLE_SHARE = 0.8  # of the time left, for the part that holds all that can be better
+SMALLER = 0.9  # of the edge entries: a part of more is as hard as the whole
 SHRUNK = 0.25  # of the edge entries: a part of at most so many is worth solving
 ROW_ROUNDS = 6  # how often a part is solved again with the rows that it overfilled
 NEW_ROWS = 6  # rows added each time
@@ -133,7 +144,13 @@ def solve_quickly(graph: Graph, clock: Clock) -> Found | None:
         return Found(None, math.inf, -math.inf, proven=False)
     if entries(graph) <= SMALL and rows_filled(graph) <= SMALL:
         return integer_program(graph, clock)
-    return None
+    eliminated = None if len(graph.room) else eliminate(graph, clock)
+    if eliminated is None:
+        return None
+    choice, cost = eliminated
+    if cost == math.inf:
+        raise Infeasible(NOTHING_FITS)
+    return Found(choice, cost, cost, proven=True)
 
 
 def entries(graph: Graph) -> int:
@@ -214,13 +231,7 @@ class Search:
         """
         self._sweep(WARM_UP if len(self.packed.room) else LOOK)
         if not self.done:
-            self.dual.break_ties(TIES_WORTH * abs(self.bound))
-            if len(self.packed.room):
-                self._price()
-            else:
-                self._sweep_for_choices()
-            self.dual.break_ties(0.0)
-            self._sweep(WARM_UP)
+            self._start()
         while not self.done:
             before = self.bound, self.cost
             if self._close_in():
@@ -230,6 +241,18 @@ class Search:
                 break
         if not self.done and entries(self.graph) + rows_filled(self.graph) <= LARGE:
             self._finish()
+
+    def _start(self) -> None:
+        """A first choice and, where memory binds, prices for it."""
+        if self._price_by_cuts() if len(self.packed.room) else self._cheapest() is not None:
+            return
+        self.dual.break_ties(TIES_WORTH * abs(self.bound))
+        if len(self.packed.room):
+            self._price()
+        else:
+            self._sweep_for_choices()
+        self.dual.break_ties(0.0)
+        self._sweep(WARM_UP)
 
     def found(self) -> Found:
         """What is known now."""
@@ -353,6 +376,94 @@ class Search:
         self._is_priced = True
         self._sweep(3 * WARM_UP)
 
+    def _price_by_cuts(self) -> bool:
+        """Price memory by cutting planes, and unite the choices seen; False if best choices are out of reach."""
+        packed, stop = self.packed, self.clock.part(CUT_SHARE * self.clock.left_s)
+        cuts, seen = Cuts(packed.room, CUT_WORTH * max(abs(self.bound), 1.0)), np.zeros(len(packed.costs), dtype=bool)
+        known, fitting, overfull = self._cheapest(), None, None
+        if known is None:
+            return False
+        while known is not None and not (self.done or stop.expired):
+            choice, bound = known
+            seen[packed.offsets[:-1] + choice] = True
+            over = packed.usage(choice) - packed.room
+            fitting, overfull = (choice, overfull) if over.max() <= 0.0 else (fitting, choice)
+            cuts.add(bound, packed.value(choice), over + packed.room)
+            self.tell(self.cost, self.bound, None)
+            prices = cuts.next_prices(self.clock.patience_s, max(CUT_GAP, self.target_gap / 4))
+            if prices is None:
+                break
+            self.dual.set_prices(prices)
+            known = self._cheapest_soon(stop, choice)
+        self.rows.update(np.flatnonzero(cuts.best).tolist())
+        if fitting is not None and overfull is not None:
+            self.between = overfull, fitting
+            pair = np.zeros(len(packed.costs), dtype=bool)
+            pair[packed.offsets[:-1] + overfull] = pair[packed.offsets[:-1] + fitting] = True
+            self._unite(pair)
+        self._unite(seen)
+        self.dual.set_prices(cuts.best)
+        self._is_priced = True
+        self._sweep(WARM_UP)
+        return True
+
+    def _cheapest_soon(self, stop: Clock, like: Indices) -> tuple[Indices, float] | None:
+        """A best choice at new prices, after as many sweeps as it takes to get it into reach."""
+        for _ in range(CUT_TRIES):
+            for _ in range(CUT_SWEEPS):
+                self._swept()
+                stop.spend(self.sweep_work)
+            known = self._cheapest(like)
+            if known is not None or self.done or stop.expired:
+                return known
+        return None
+
+    def _cheapest(self, like: Indices | None = None) -> tuple[Indices, float] | None:
+        """A best choice at the current prices, and the bound that it proves; None if it is out of reach.
+
+        Choices with a forced bound above a slack are left out. What is found within is best of all if it costs no more
+        than that; otherwise it tells which slack is enough.
+
+        Args:
+            like: A choice that it should differ little from, at a unit per node.
+        """
+        dual = self.dual
+        forced = dual.forced_bounds() - dual.bound
+        least = np.repeat(self.packed.least(forced), self.packed.sizes)
+        slack = max(1.0, FIRST_SLACK * abs(dual.bound))
+        for _ in range(SLACKS):
+            keep = (forced <= slack) | (forced <= least)
+            found = self._eliminated(keep, like)
+            if found is None:
+                return None
+            choice, cost = found
+            excess = cost - dual.paid - dual.bound - (0 if like is None else len(like))
+            if choice is not None and (excess <= slack or keep.all()):
+                self._offer(choice)
+                self.bound = max(self.bound, self.graph.units.reachable(dual.bound + excess))
+                return choice, dual.bound + excess
+            slack = min(max(excess, slack), WIDER * slack)
+        return None
+
+    def _eliminated(self, keep: Mask, like: Indices | None) -> tuple[Indices | None, float] | None:
+        """A best choice at the current prices among some, if there is one, and its cost; None if it is out of reach."""
+        costs, nothing = self.dual.costs, np.zeros(0, dtype=np.int64)
+        if like is not None:
+            costs = costs + 1.0
+            costs[self.packed.offsets[:-1] + like] -= 1.0
+        part = narrow(self.packed, keep, nothing, self.graph.units, Priced(costs, self.dual.charged.tables))
+        clock = self.clock.part(MINIMISER_SHARE * self.clock.limit_s)
+        try:
+            reduce(part.graph, clock)
+            found = eliminate(part.graph, clock)
+        except Infeasible:
+            return None, math.inf
+        finally:
+            self.clock.spend(clock.work)
+        if found is None or found[1] == math.inf:
+            return None if found is None else (None, math.inf)
+        return part.complete(part.graph.recover(found[0])), found[1]
+
     def _climb(self, prices: Floats) -> None:
         """The best choices at prices around these: one that fits, one that does not, and the best of their union."""
         seen = np.zeros(len(self.packed.costs), dtype=bool)
@@ -401,7 +512,7 @@ class Search:
         keep = forced <= TIED * abs(self.dual.bound)
         keep |= forced <= np.repeat(self.packed.least(forced), self.packed.sizes)
         nothing = np.zeros(0, dtype=np.int64)
-        part = narrow(self.packed, keep, nothing, self.graph.units, Priced(self.dual.costs, self.dual.matrices))
+        part = narrow(self.packed, keep, nothing, self.graph.units, Priced(self.dual.costs, self.dual.charged.tables))
         clock = self.clock.part(MINIMISER_SHARE * self.clock.limit_s)
         try:
             found = settle(part.graph, clock, CLOSE_ENOUGH)
@@ -497,7 +608,7 @@ class Search:
             return integer_program(graph, clock) if size + rows_filled(graph) <= LARGE else None
         if size <= LARGE_PART:
             return integer_program(graph, clock)
-        return settle(graph, clock, cutoff=self.cost)
+        return settle(graph, clock, cutoff=self.cost) if size <= SMALLER * entries(self.graph) else None
 
     def _respect(self, over: Floats) -> None:
         """Add the rows that are overfilled most, some apart from each other."""
@@ -543,9 +654,9 @@ def ignore(cost: float, bound: float, choice: dict[int, int] | None) -> None:
 
 def _ceiling(packed: Packed) -> float:
     """No choice without a forbidden entry costs more."""
-    matrices = np.where(packed.matrices >= FORBIDDEN / 2, 0.0, packed.matrices)
-    starts, table = np.unique(packed.pair_starts, return_inverse=True)
-    dearest = np.maximum.reduceat(matrices, starts)[table] if len(matrices) else matrices
+    entries = np.where(packed.tables.entries >= FORBIDDEN / 2, 0.0, packed.tables.entries)
+    starts, table = np.unique(packed.tables.starts, return_inverse=True)
+    dearest = np.maximum.reduceat(entries, starts)[table] if len(entries) else entries
     nodes = np.maximum.reduceat(packed.costs, packed.offsets[:-1])
     return float(packed.constant + nodes.sum() + np.maximum(dearest, 0.0).sum())
 
