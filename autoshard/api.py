@@ -6,7 +6,9 @@ import functools
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
@@ -23,7 +25,7 @@ from autoshard.given import given_plan
 from autoshard.hardware import mesh_model
 from autoshard.hosts import check_agreement, spans_processes
 from autoshard.plan import Binding, Plan
-from autoshard.planner import PlanningOptions, fed_back, make_plan
+from autoshard.planner import PlanningOptions, fed_back, make_plan, over_parts
 from autoshard.progress import show_progress
 from autoshard.running import (
     NewSignature,
@@ -31,6 +33,7 @@ from autoshard.running import (
     config_key,
     dynamic_shardings,
     is_another_tree,
+    is_indivisible,
     is_misplaced,
     jitted,
 )
@@ -72,6 +75,7 @@ def autoshard(
     strict: bool = False,
     plan: Plan | str | os.PathLike[str] | None = None,
     constraints: Constraints | None = None,
+    axis_parts: bool = True,
 ) -> Autosharded[P, R]: ...
 
 
@@ -93,6 +97,7 @@ def autoshard(
     strict: bool = False,
     plan: Plan | str | os.PathLike[str] | None = None,
     constraints: Constraints | None = None,
+    axis_parts: bool = True,
 ) -> Callable[[Callable[P, R]], Autosharded[P, R]]: ...
 
 
@@ -113,6 +118,7 @@ def autoshard(
     strict: bool = False,
     plan: Plan | str | os.PathLike[str] | None = None,
     constraints: Constraints | None = None,
+    axis_parts: bool = True,
     **misspelt: Any,
 ) -> Autosharded[P, R] | Callable[[Callable[P, R]], Autosharded[P, R]]:
     """Shard a function over a mesh as well as a cost model and an integer program can.
@@ -139,6 +145,9 @@ def autoshard(
         plan: A plan made before, or the path of a saved one. It is refused if it is for another program or mesh, or
             contradicts ``in_shardings``, ``out_shardings``, ``constraints`` or ``memory_budget``.
         constraints: What else the plan has to keep to; see `Constraints`.
+        axis_parts: Whether values inside the function may be split over a part of a mesh axis, such as two key-value
+            heads over half of an axis of four; arguments and results are split over whole axes all the same. Explicit
+            axes, and those that ``constraints`` reserves, are always used whole.
         **misspelt: No option: an error that names the nearest one.
 
     Returns:
@@ -171,6 +180,7 @@ def autoshard(
         strict=strict,
         plan=plan,
         constraints=constraints,
+        axis_parts=axis_parts,
     )
     if fn is None:
         return lambda function: Autosharded(function, mesh, options)
@@ -191,6 +201,19 @@ def _context_mesh() -> Mesh | AbstractMesh:
 
 def _misspelt(name: str) -> str:
     return f"{name!r}" + did_you_mean(name, Options.model_fields)
+
+
+_INSIDE: ContextVar[bool] = ContextVar("inside of a function that is being planned", default=False)
+
+
+@contextmanager
+def _inside() -> Iterator[None]:
+    """While a function is traced to be planned: planned functions inside of it write whole axes only."""
+    token = _INSIDE.set(True)
+    try:
+        yield
+    finally:
+        _INSIDE.reset(token)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,13 +250,13 @@ class Autosharded(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the planned function; plan it first if these argument shapes are new."""
-        if self._last is not None and not kwargs:
+        if self._last is not None and not kwargs and not _INSIDE.get():
             try:
                 return cast(R, self._last(*args))
             except NewSignature:
                 pass
             except ValueError as error:
-                if not (is_misplaced(error) or is_another_tree(error)):
+                if not (is_misplaced(error) or is_another_tree(error) or is_indivisible(error)):
                     raise
         return cast(R, self._call_slowly(args, kwargs))
 
@@ -324,8 +347,17 @@ class Autosharded(Generic[P, R]):
         except CapturedValuesError:
             return self._call_lifted(args, kwargs)
         self._agree(planned)
-        if self._mesh() is self.mesh and not kwargs and len(dynamic) == len(args):
+        if self._mesh() is self.mesh and not kwargs and len(dynamic) == len(args) and not _INSIDE.get():
             self._last = planned.run
+        try:
+            return self._run(planned, dynamic)
+        except ValueError as error:
+            if not (planned.plan.axis_parts and is_indivisible(error)):
+                raise
+        update = {"axis_parts": False, "plan": None}
+        return Autosharded(self._fn, self.mesh, self._options.model_copy(update=update))(*args, **kwargs)
+
+    def _run(self, planned: _Planned, dynamic: tuple[Any, ...]) -> Any:
         try:
             return planned.run(*dynamic)
         except ValueError as error:
@@ -371,7 +403,7 @@ class Autosharded(Generic[P, R]):
         call = self._signature.call(args, kwargs, self._options)
         mesh = self._mesh()
         memory = self._memory(call)
-        key = (mesh, call.static, abstract_key(call.dynamic), memory, config_key())
+        key = (mesh, call.static, abstract_key(call.dynamic), memory, config_key(), _INSIDE.get())
         with self._lock:
             if key not in self._plans:
                 self._plans[key] = self._make(call, mesh, memory)
@@ -395,7 +427,7 @@ class Autosharded(Generic[P, R]):
         return tuple(kept) if any(kept) else ()
 
     def _trace(self, call: Call, mesh: Mesh | AbstractMesh) -> Program:
-        with jax.sharding.use_abstract_mesh(abstract_twin(mesh)):
+        with jax.sharding.use_abstract_mesh(abstract_twin(mesh)), _inside():
             return trace(
                 self._fn,
                 call.abstract_args,
@@ -410,14 +442,15 @@ class Autosharded(Generic[P, R]):
         plan = given_plan(self._options, program, planning) or self._search(program, planning)
         out_tree = jax.tree.structure(program.out_info)
         shapes = jax.tree.map(abstract, call.dynamic)
+        compared = over_parts(planning, plan.axis_parts)
         plan.bind(
             Binding(
                 mesh,
                 jax.tree.structure(program.args_info),
                 out_tree,
-                price_baselines=lambda: price_baselines(program, planning),
+                price_baselines=lambda: price_baselines(program, compared),
                 price_fixed=lambda fixed: price_fixed(
-                    program, planning, flat_fixed(fixed, program.args_info[0], program.argument_names, mesh, "against")
+                    program, compared, flat_fixed(fixed, program.args_info[0], program.argument_names, mesh, "against")
                 ),
                 lower_on=lambda devices: jitted(plan, program, devices, shapes, out_tree).lower(*shapes),
             )
@@ -459,10 +492,17 @@ class Autosharded(Generic[P, R]):
             argument_memory=memory,
             result_memory=_result_memory(program, options.out_shardings, ties, memory),
             reopen=options.constraints.in_code == "reopen",
+            cut_axes=self._cut_axes(mesh),
             time_limit_s=options.time_limit_s,
             on_failure=options.on_failure,
             strict=options.strict,
         )
+
+    def _cut_axes(self, mesh: Mesh | AbstractMesh) -> frozenset[str]:
+        """The axes that may be used in parts; none where the constraints end up in a function that is planned anew."""
+        if not self._options.axis_parts or _INSIDE.get() or has_explicit_axes(mesh):
+            return frozenset()
+        return frozenset(mesh.axis_names) - set(self._options.constraints.reserved_axes)
 
     def _search(self, program: Program, planning: PlanningOptions) -> Plan:
         with show_progress(program.name) as on_progress:

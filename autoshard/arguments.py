@@ -61,6 +61,7 @@ class Options(pydantic.BaseModel):
     strict: bool = False
     plan: Plan | str | os.PathLike[str] | None = None
     constraints: Constraints = pydantic.Field(default_factory=Constraints)
+    axis_parts: bool = True
 
     @pydantic.field_validator("static_argnums", "donate_argnums", mode="before")
     @classmethod

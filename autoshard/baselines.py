@@ -12,6 +12,7 @@ from autoshard.decode import decode
 from autoshard.errors import SolverError
 from autoshard.graph import LITERAL, Graph
 from autoshard.inferring import RuleLeaf, fsdp_sharding, stacked_sharding
+from autoshard.parts import refined_fixed
 from autoshard.plan import Totals
 from autoshard.planner import PlanningOptions, fix_arguments, lower_program, planned_graph
 from autoshard.shardings import Fixed, fixed_dims
@@ -59,7 +60,7 @@ def price_fixed(program: Program, options: PlanningOptions, fixed: Mapping[int, 
     Raises:
         SolverError: The solver found none within its time limit.
     """
-    totals = _cheapest(program, options, fixed)
+    totals = _cheapest(program, options, {k: refined_fixed(dims, options.mesh) for k, dims in fixed.items()})
     if totals is None:
         raise SolverError(
             f"no plan with the given shardings was found within time_limit_s={options.time_limit_s:g}: raise it"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from autoshard.backends import on_chip_bytes
-from autoshard.costs import ReshardingPlan, ShardingSpec, plan_resharding
+from autoshard.costs import ReshardingPlan, ShardingSpec, joined_spec, plan_resharding
 from autoshard.graph import LITERAL, Op
 from autoshard.lower import OUTPUT, Link, Lowered, Span, agreeing_specs, body_of, copy_bytes, live_bytes
 from autoshard.plan import Decision, Ending, Leaf, OpCost, PlannedCollective, Route, Totals
@@ -142,7 +142,7 @@ class _Decoder:
             self.moved.add(way)
             self.collectives.append(
                 PlannedCollective(
-                    kind=step.kind, axes=step.axes, wire_bytes=step.wire_bytes, seconds=step.seconds,
+                    kind=step.kind, axes=self._known_axes(step.axes), wire_bytes=step.wire_bytes, seconds=step.seconds,
                     trips=trips / likelihood, value=graph.values[value].name, source=source, role="resharding",
                     likelihood=likelihood,
                 )
@@ -229,17 +229,25 @@ class _Decoder:
             )
             self.collectives.append(
                 PlannedCollective(
-                    kind=collective.kind, axes=collective.axes, wire_bytes=collective.wire_bytes, seconds=share,
-                    trips=op.ending_trips / op.likelihood, value=self._name(op), source=op.source, role="reduction",
-                    likelihood=op.likelihood,
+                    kind=collective.kind, axes=self._known_axes(collective.axes), wire_bytes=collective.wire_bytes,
+                    seconds=share, trips=op.ending_trips / op.likelihood, value=self._name(op), source=op.source,
+                    role="reduction", likelihood=op.likelihood,
                 )
             )  # fmt: skip
         return OpCost(
             name=self._name(op), primitive=op.primitive, source=op.source,
-            spec=strategy.results[0].dims if strategy.results else (), trips=op.trips,
+            spec=self._known_dims(strategy.results[0]) if strategy.results else (), trips=op.trips,
             compute_seconds=strategy.compute.seconds * op.trips,
             communication_seconds=strategy.communication.seconds * op.ending_trips,
         )  # fmt: skip
+
+    def _known_axes(self, axes: tuple[str, ...]) -> tuple[str, ...]:
+        """Axes as the caller knows them: parts that make up a larger part or the whole are one."""
+        return self.lowered.mesh.joined(axes) if self.lowered.mesh.parts else axes
+
+    def _known_dims(self, spec: ShardingSpec) -> tuple[tuple[str, ...], ...]:
+        """A sharding as the caller knows it."""
+        return joined_spec(spec, self.lowered.mesh.whole_sizes).dims if self.lowered.mesh.parts else spec.dims
 
     def _name(self, op: Op) -> str:
         return self.lowered.graph.values[op.results[0]].name if op.results else op.primitive
@@ -248,8 +256,8 @@ class _Decoder:
         facts = self.lowered.graph.values[value].facts
         nbytes = float(spec.shard_bytes(facts.shape, facts.itemsize, self.lowered.mesh))
         return Leaf(
-            name=name, shape=facts.shape, dtype=facts.dtype, spec=spec.dims, shard_bytes=nbytes, donated=donated,
-            route=route,
+            name=name, shape=facts.shape, dtype=facts.dtype, spec=self._known_dims(spec), shard_bytes=nbytes,
+            donated=donated, route=route,
         )  # fmt: skip
 
     def _argument(self, k: int, name: str, donated: bool) -> Leaf:

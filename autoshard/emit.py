@@ -24,9 +24,10 @@ from autoshard.apart import pieces
 from autoshard.graph import Path
 from autoshard.jaxprs import called, opened, scan_operands, solver_arguments
 from autoshard.local import end_sum, open_sum, run_local
+from autoshard.parts import divided_mesh
 from autoshard.plan import Decision, Leaf, Plan, SpecDims, spec_of
 from autoshard.rolling import ROLL, rolled
-from autoshard.shardings import DEVICE_MEMORY, partition_spec
+from autoshard.shardings import DEVICE_MEMORY, abstract_twin, partition_spec
 
 Key = tuple[Path, int, str]
 T = TypeVar("T")
@@ -71,10 +72,11 @@ def emit(plan: Plan, jaxpr: core.ClosedJaxpr, mesh: Mesh | AbstractMesh) -> Call
         A function from flat arguments to flat results, to be jitted with the plan's shardings.
     """
     decisions = {(d.path, d.slot, d.primitive): d for d in plan.decisions}
+    inner = divided_mesh(mesh, plan.mesh.cut(plan.axis_parts))
     makers = {id(var): eqn for eqn in jaxpr.jaxpr.eqns for var in eqn.outvars}
 
     def emitted(*arguments: Any) -> list[Any]:
-        emitter = _Emitter(decisions, mesh)
+        emitter = _Emitter(decisions, inner, mesh)
         present = [emitter.on_device(a, leaf) for a, leaf in zip(arguments, plan.arguments)]
         held = [emitter.source(("argument", k), a) for k, a in enumerate(present)]
         outs = emitter.walk(jaxpr, held, ())
@@ -91,6 +93,7 @@ def emit(plan: Plan, jaxpr: core.ClosedJaxpr, mesh: Mesh | AbstractMesh) -> Call
 class _Emitter:
     decisions: Mapping[Key, Decision]
     mesh: Mesh | AbstractMesh
+    whole: Mesh | AbstractMesh
 
     # Values
 
@@ -101,10 +104,19 @@ class _Emitter:
         with jax.named_scope(SCOPE):
             return jax.lax.with_sharding_constraint(array, NamedSharding(self.mesh, partition_spec(spec_of(dims))))
 
-    def region_mesh(self) -> Mesh | AbstractMesh:
-        """The mesh for a per-shard region: that of the context in which the program was traced, if there was one."""
+    def on_shards(self, region: Callable[..., T], *args: Any) -> T:
+        """A per-shard region, on the mesh of the context in which the program was traced, if there was one.
+
+        Where axes are used in parts, the context is for the region that of the mesh that has them.
+        """
         context = jax.sharding.get_abstract_mesh()
-        return self.mesh if context.empty else context
+        if context.empty:
+            return region(*args, self.mesh)
+        if self.mesh is self.whole:
+            return region(*args, context)
+        inner = abstract_twin(self.mesh)
+        with jax.sharding.use_abstract_mesh(inner):
+            return region(*args, self.mesh)
 
     def through(self, array: Any, steps: Iterable[SpecDims]) -> Any:
         for dims in steps:
@@ -115,7 +127,7 @@ class _Emitter:
         """An argument that lives in host memory, copied to the devices."""
         if leaf.memory_kind is None:
             return array
-        place = NamedSharding(self.mesh, partition_spec(spec_of(leaf.spec)), memory_kind=DEVICE_MEMORY)
+        place = NamedSharding(self.whole, partition_spec(spec_of(leaf.spec)), memory_kind=DEVICE_MEMORY)
         return jax.device_put(array, place)
 
     def source(self, which: tuple[str, int], array: Any) -> Held:
@@ -144,7 +156,12 @@ class _Emitter:
         array = self.fetch(held, leaf.route)
         if jax.typeof(array).memory_space == jax.memory.Space.Host:  # put there by the function
             return array
-        return self.constrain(array, leaf.spec) if leaf.spec else array
+        if not leaf.spec:
+            return array
+        with jax.named_scope(SCOPE):
+            return jax.lax.with_sharding_constraint(
+                array, NamedSharding(self.whole, partition_spec(spec_of(leaf.spec)))
+            )
 
     def made(self, decision: Decision | None, k: int, array: Any) -> Held:
         """A result of an operation, pinned if the plan says so."""
@@ -186,7 +203,7 @@ class _Emitter:
             return self.constant(eqn, args)
         arrays = [self.fetch(held, decision.routes.get(k)) for k, held in enumerate(args)]
         if decision.local or eqn.primitive.name in ALWAYS_LOCAL:
-            outs = run_local(eqn, decision, arrays, self.region_mesh())
+            outs = self.on_shards(run_local, eqn, decision, arrays)
         else:
             outs = _bind(eqn, arrays, eqn.params)
         return [self.made(decision, k, out) for k, out in enumerate(outs)]
@@ -203,7 +220,7 @@ class _Emitter:
         first, last = found[0], found[-1]
         whole = first.model_copy(update={"results": last.results, "shared": last.shared, "pinned": last.pinned})
         arrays = [self.fetch(args[0], first.routes.get(0))]
-        return [self.made(whole, k, out) for k, out in enumerate(run_local(eqn, whole, arrays, self.region_mesh()))]
+        return [self.made(whole, k, out) for k, out in enumerate(self.on_shards(run_local, eqn, whole, arrays))]
 
     def constant(self, eqn: core.JaxprEqn, args: list[Held]) -> list[Held]:
         """An operation on constants only (or on scalars): no sharding; it can be computed again anywhere."""
@@ -238,7 +255,7 @@ class _Emitter:
         decision = self.decisions.get((path, slot, kind))
         array = self.fetch(held, decision.routes.get(0) if decision else None)
         if decision is not None and decision.arriving:
-            array = open_sum(array, decision, self.region_mesh())
+            array = self.on_shards(open_sum, array, decision)
         return array, decision
 
     def inside(self, decision: Decision | None, outer: Held, array: Any, k: int = 0) -> Held:
@@ -295,7 +312,7 @@ class _Emitter:
         """A carry after its loop; a sum that stayed open is ended."""
         if decision is None or not decision.arriving:
             return self.made(decision, 1, array)
-        return Held(end_sum(array, decision, self.region_mesh()), decision.shared.get(1, ()))
+        return Held(self.on_shards(end_sum, array, decision), decision.shared.get(1, ()))
 
     def carried(self, out: Held, decision: Decision | None) -> Any:
         """A value at the end of an iteration, in the sharding of its carry."""
@@ -374,7 +391,7 @@ class _Emitter:
             return self.jit(eqn, args, path)
         arrays = [self.fetch(args[0], decision.routes.get(0))]
         if decision.local:
-            outs = run_local(known, decision, arrays, self.region_mesh())
+            outs = self.on_shards(run_local, known, decision, arrays)
         else:
             outs = [held.array for held in self.inline("jaxpr", eqn, [Held(array) for array in arrays], path)]
         return [self.made(decision, k, out) for k, out in enumerate(outs)]

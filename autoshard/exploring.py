@@ -503,7 +503,7 @@ def explore_program(program: Program, options: PlanningOptions) -> Exploration:
         _operation(lowered, position, solution) for position, node in enumerate(lowered.nodes) if node >= 0
     )
     nodes = {position: node for position, node in enumerate(lowered.nodes) if node >= 0}
-    return Exploration(operations, solution, lowered.problem, options.mesh, nodes, _values(lowered))
+    return Exploration(operations, solution, lowered.problem, lowered.mesh, nodes, _values(lowered))
 
 
 def _values(lowered: Lowered) -> dict[int, tuple[str, str]]:

@@ -31,7 +31,7 @@ def given_plan(options: Options, program: Program, planning: PlanningOptions) ->
     if given is None:
         return None
     plan = given if isinstance(given, Plan) else Plan.load(given)
-    expected = fingerprint(program, planning.mesh)
+    expected = fingerprint(program, planning.mesh, plan.axis_parts)
     if plan.fingerprint != expected:
         raise PlanMismatchError(_what_differs(plan, program, planning))
     contradictions = [
@@ -39,6 +39,10 @@ def given_plan(options: Options, program: Program, planning: PlanningOptions) ->
         *_other_shardings(plan.results, planning.fixed_outputs, "out_shardings"),
         *_not_the_same(plan, planning),
         *_other_memory(plan, planning),
+        *(
+            f"axis_parts: the plan uses axis {axis!r} in parts"
+            for axis in sorted({*plan.axis_parts} - planning.cut_axes)
+        ),
     ]
     budget = options.memory_budget
     if budget is not None and plan.predicted.peak_memory_bytes > budget:

@@ -91,14 +91,15 @@ class Region:
 
     def unreduced(self, result: int) -> tuple[Axes, ...]:
         """Mesh axes that split the dimensions of a result, before any scatter."""
-        scattered = {_axis_of(a) for e in self.decision.endings if e.kind == "reduce-scatter" for a in e.axes}
+        endings = (e for e in self.decision.endings if e.kind == "reduce-scatter")
+        scattered = {axis for e in endings for part in e.axes for axis in _axes_of(part, self.sizes)}
         return tuple(_without(axes, scattered) for axes in self.decision.results[result])
 
     @property
     def reduced(self) -> Axes:
         """Mesh axes over which the partial results are combined."""
-        ended = dict.fromkeys(_axis_of(axis) for ending in self.decision.endings for axis in ending.axes)
-        return (*ended, *self.decision.left)
+        parts = (part for ending in self.decision.endings for part in ending.axes)
+        return (*dict.fromkeys(axis for part in parts for axis in _axes_of(part, self.sizes)), *self.decision.left)
 
     @property
     def is_first(self) -> Any:
@@ -109,10 +110,12 @@ class Region:
 Body = Callable[[Region, Sequence[Any]], list[Any]]
 
 
-def _axis_of(name: str) -> str:
-    """The mesh axis that a name is, or names a part of."""
+def _axes_of(name: str, mesh_axes: Collection[str]) -> Axes:
+    """The mesh axes that a name is, or that make up the axis that it names a part of, major first."""
     part = split_sub_axis(name)
-    return name if part is None else part[0]
+    if name in mesh_axes or part is None:
+        return (name,)
+    return tuple(axis for axis in mesh_axes if (split_sub_axis(axis) or (axis,))[0] == part[0])
 
 
 def _without(axes: Axes, others: Collection[str]) -> Axes:
@@ -240,13 +243,15 @@ def _scattered(partial: Any, ending: Ending) -> Any:
 
 
 def _named_groups(axes: Axes) -> tuple[Axes, list[list[int]] | None]:
-    """The axes that JAX knows; of a part of one, such as ``x:(2)4``, the groups of positions that differ in it."""
-    part = split_sub_axis(axes[0]) if len(axes) == 1 else None
+    """The axes that the mesh has; of a part of one, such as ``x:(2)4``, the groups of positions that differ in it."""
+    known = jax.sharding.get_abstract_mesh().axis_names
+    part = split_sub_axis(axes[0]) if len(axes) == 1 and axes[0] not in known else None
     if part is None:
         return axes, None
-    axis, major, size = part
-    positions = np.arange(lax.axis_size(axis)).reshape(major, size, -1)
-    return (axis,), np.moveaxis(positions, 1, -1).reshape(-1, size).tolist()
+    _, major, size = part
+    whole = _axes_of(axes[0], known)
+    positions = np.arange(lax.axis_size(whole)).reshape(major, size, -1)
+    return whole, np.moveaxis(positions, 1, -1).reshape(-1, size).tolist()
 
 
 def _body(eqn: core.JaxprEqn) -> Body:

@@ -19,11 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoshard.backends import gathered_copies, on_chip_bytes, scratch_bytes, sent_as, storage_scale
-from autoshard.costs import MeshModel, ReshardTable, ShardingSpec, reshard_table
+from autoshard.costs import MeshModel, ReshardTable, ShardingSpec, joined_spec, refined_spec, reshard_table
 from autoshard.errors import SpecError
 from autoshard.graph import LITERAL, Graph, Op, Use
 from autoshard.liveness import Liveness
 from autoshard.partial_sums import open_values
+from autoshard.parts import divided_ops
 from autoshard.rules.base import OpRule, TensorFacts, left_open
 from autoshard.shardings import Fixed, agrees
 from autoshard.solver import Edge, EdgeUsage, Problem, Usage
@@ -212,18 +213,20 @@ class _Lowering:
     nodes: list[int] = field(default_factory=list)
     open: frozenset[int] = frozenset()
     uneven: dict[int, tuple[ShardingSpec, ...]] = field(default_factory=dict)
+    divided: frozenset[int] = frozenset()
 
     def run(
         self, ties: dict[int, int], fixed_outputs: dict[int, Fixed], same_arguments: Sequence[tuple[int, int]]
     ) -> Lowered:
         self.open = open_values(self.graph)
+        self.divided = divided_ops(self.graph, self.mesh) if self.mesh.parts else self.divided
         for position, op in enumerate(self.graph.ops):
             self._add_op(position, op)
         for value in range(len(self.graph.values)):
             self._add_supplier(value)
         for position, op in enumerate(self.graph.ops):
             self._add_uses(position, op)
-        fixed_outputs = self._even_outputs() | fixed_outputs
+        fixed_outputs = self._even_outputs() | self._whole_outputs(ties) | fixed_outputs
         self._add_outputs(ties, fixed_outputs)
         off_chip = self._off_chip()
         problem = Problem(
@@ -259,6 +262,7 @@ class _Lowering:
             self.liveness.traffic(position),
             self.mesh,
             uneven,
+            position in self.divided,
         )
         if op.fixed is not None:
             strategies = _filtered(strategies, op.fixed, op)
@@ -291,6 +295,18 @@ class _Lowering:
             if value in self.uneven
         }
         return {output: (None,) * len(tensor.shape) for output, tensor in facts.items()}
+
+    def _whole_outputs(self, ties: Mapping[int, int]) -> dict[int, Fixed]:
+        """Outputs that may come out split by parts of axes: any sharding will do over whole ones."""
+        return {
+            output: (None,) * len(self.graph.values[value].facts.shape)
+            for output, value in enumerate(self.graph.outputs)
+            if output not in ties and value in self.suppliers and self._divides_axes(self.suppliers[value].specs)
+        }
+
+    def _divides_axes(self, specs: Iterable[ShardingSpec]) -> bool:
+        whole = self.mesh.whole_sizes
+        return any(axis not in whole for spec in specs for axis in joined_spec(spec, whole).axes)
 
     def _remember_uneven(self, op: Op, strategies: StrategySet) -> None:
         for value, facts, column in zip(op.results, op.equation.results, strategies.results):
@@ -528,13 +544,14 @@ def copy_bytes(table: ReshardTable, facts: TensorFacts, sources: Sequence[Shardi
 
 
 def agreeing_specs(shape: tuple[int, ...], fixed: Fixed, mesh: MeshModel) -> tuple[ShardingSpec, ...]:
-    """The specs of a shape that agree with the dimensions that are fixed."""
+    """The specs of a shape, over whole axes, that agree with the dimensions that are fixed."""
     from autoshard.strategies import tensor_specs
 
     exact = [dim for dim in fixed if isinstance(dim, tuple)]
     if len(exact) == len(fixed):
         return (ShardingSpec.of(*exact),)
-    return tuple(spec for spec in tensor_specs(shape, mesh) if agrees(spec, fixed))
+    whole = (refined_spec(spec, mesh.sizes, mesh.whole_sizes) for spec in tensor_specs(shape, mesh.whole))
+    return tuple(spec for spec in whole if agrees(spec, fixed))
 
 
 def _filtered(strategies: StrategySet, fixed: Fixed, op: Op) -> StrategySet:

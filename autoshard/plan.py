@@ -244,6 +244,8 @@ class Plan(Model):
         unruled: Operations whose primitive has no rule, what each falls back on, and the user's line.
         notes: Assumptions that the prediction rests on.
         reopened: Whether constraints in the function's own code were planned as if they were not there.
+        axis_parts: Axes that values inside the function are split over in parts, with the sizes of those, major first;
+            decisions name them such as ``y:(1)2``. Arguments and results are split over whole axes.
     """
 
     version: int
@@ -261,6 +263,7 @@ class Plan(Model):
     unruled: tuple[str, ...]
     notes: tuple[str, ...]
     reopened: bool = False
+    axis_parts: dict[str, tuple[int, ...]] = {}
 
     _binding: Binding | None = pydantic.PrivateAttr(default=None)
 
@@ -435,7 +438,8 @@ class Plan(Model):
         return verify_lowered(
             predicted,
             binding.lower_on(mesh),
-            dict(self.mesh.sizes),
+            self.mesh.cut(self.axis_parts).sizes,
+            whole_axes=self.mesh.sizes,
             out_shardings=self.shardings_on(mesh)[1],
             predicted_peak_memory_bytes=self.predicted.peak_memory_bytes,
             assumed_trips=ASSUMED_WHILE_TRIPS,

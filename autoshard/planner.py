@@ -18,6 +18,7 @@ from autoshard.errors import InfeasibleError, SolverError, UnsupportedError
 from autoshard.graph import ASSUMED_WHILE_TRIPS, Graph
 from autoshard.liveness import Liveness
 from autoshard.lower import Lowered, least, live_bytes, lower
+from autoshard.parts import refined_fixed, refined_graph, useful_parts
 from autoshard.plan import PLAN_VERSION, Leaf, Plan, SolverSummary
 from autoshard.rules.base import called_name
 from autoshard.shardings import Fixed, without_axes_of_one
@@ -43,6 +44,7 @@ class PlanningOptions:
         argument_memory: Per flat argument the memory that it lives in; None for the devices' own. Empty for all there.
         result_memory: The same per flat result.
         reopen: Whether constraints in the function's own code are planned as if they were not there.
+        cut_axes: Mesh axes that values inside the function may be split over in parts.
         time_limit_s: Time for the solver.
         on_failure: ``raise``, or ``replicate`` to run unsharded when no plan is found.
         strict: Whether a primitive without a rule is an error.
@@ -59,6 +61,7 @@ class PlanningOptions:
     argument_memory: tuple[str | None, ...] = ()
     result_memory: tuple[str | None, ...] = ()
     reopen: bool = False
+    cut_axes: frozenset[str] = frozenset()
     time_limit_s: float = 60.0
     on_failure: str = "raise"
     strict: bool = False
@@ -92,17 +95,50 @@ def make_plan(program: Program, options: PlanningOptions) -> Plan:
     built = time.monotonic() - sum(solution.seconds.values())
     if not solution.choice and lowered.problem.costs:
         solution = _without_solution(solution, lowered, options)
-    return assemble(program, graph, lowered, solution, options, {"build": built - begin, **solution.seconds}, unruled)
+    seconds = {"build": built - begin, **solution.seconds}
+    return assemble(program, lowered.graph, lowered, solution, options, seconds, unruled)
 
 
 def choose(program: Program, graph: Graph, options: PlanningOptions) -> tuple[Lowered, Solution]:
-    """The optimisation problem of a graph and its solution, within the budget less headroom if that can be."""
+    """The optimisation problem of a graph and its solution, over parts of axes where that pays.
+
+    Every plan over whole axes is one over parts, too, but there are many more of those: a search that is cut short may
+    end at a dearer one. So whole axes come first, and parts have the time that is left.
+    """
+    lowered, solution = _within_budget(program, graph, options)
+    parts = useful_parts(graph, options.mesh, options.cut_axes)
+    left_s = options.time_limit_s - sum(solution.seconds.values())
+    if not parts or left_s <= 0:
+        return lowered, solution
+    divided = replace(over_parts(options, parts), time_limit_s=left_s)
+    other, found = _within_budget(program, planned_graph(program, divided), divided)
+    phases = {**solution.seconds, **found.seconds}
+    seconds = {phase: solution.seconds.get(phase, 0.0) + found.seconds.get(phase, 0.0) for phase in phases}
+    if found.choice and (not solution.choice or found.cost < (1 - TARGET_GAP) * solution.cost):
+        return other, replace(found, seconds=seconds)
+    return lowered, replace(solution, seconds=seconds)
+
+
+def _within_budget(program: Program, graph: Graph, options: PlanningOptions) -> tuple[Lowered, Solution]:
+    """A problem and its solution, within the budget less headroom if that can be."""
     lowered = lower_program(program, graph, options, 1 - MEMORY_HEADROOM)
     solution = _solve(lowered, options)
     if solution.status is Status.INFEASIBLE and options.budget_bytes is not None:
         lowered = lower_program(program, graph, options, 1.0)
         solution = _solve(lowered, options)
     return lowered, solution
+
+
+def over_parts(options: PlanningOptions, parts: Mapping[str, tuple[int, ...]]) -> PlanningOptions:
+    """The same options on a mesh with axes in parts; without any, they are as they were."""
+    if not parts:
+        return options
+    mesh = options.mesh.cut(parts)
+    fixed = [
+        {number: refined_fixed(dims, mesh) for number, dims in each.items()}
+        for each in (options.fixed_arguments, options.fixed_outputs, options.hinted_arguments)
+    ]
+    return replace(options, mesh=mesh, fixed_arguments=fixed[0], fixed_outputs=fixed[1], hinted_arguments=fixed[2])
 
 
 TARGET_GAP = 1e-3
@@ -164,12 +200,13 @@ def _unruled(graph: Graph) -> tuple[str, ...]:
 def planned_graph(program: Program, options: PlanningOptions) -> Graph:
     """The graph of a program with what the caller fixed of arguments, and in the code unless that is reopened."""
     graph = build_graph(program)
-    sizes = dict(options.mesh.sizes)
+    sizes = options.mesh.whole_sizes
     ops = tuple(
         op if op.fixed is None else replace(op, fixed=None if options.reopen else without_axes_of_one(op.fixed, sizes))
         for op in graph.ops
     )
     graph = Graph(graph.values, ops, graph.arguments, graph.outputs, graph.unruled)
+    graph = refined_graph(graph, options.mesh) if options.mesh.parts else graph
     return fix_arguments(graph, options.fixed_arguments)
 
 
@@ -255,11 +292,13 @@ def assemble(
         seconds=dict(seconds),
         message=solution.message,
     )
+    mesh = lowered.mesh
     return Plan(
         version=PLAN_VERSION,
         function=program.name,
-        fingerprint=fingerprint(program, options.mesh),
-        mesh=options.mesh,
+        fingerprint=fingerprint(program, mesh.whole, mesh.parts),
+        mesh=mesh.whole,
+        axis_parts=mesh.parts,
         memory_budget_bytes=options.budget_bytes,
         arguments=_in_memory(decoded.arguments, options.argument_memory),
         results=_in_memory(decoded.results, options.result_memory),
@@ -269,7 +308,12 @@ def assemble(
         predicted=decoded.totals,
         solver=summary,
         unruled=unruled,
-        notes=(*_notes(graph), *_indivisible(graph, options.mesh), *_memory_notes(options)),
+        notes=(
+            *_notes(graph),
+            *_parts_notes(mesh),
+            *_indivisible(graph, mesh.whole),
+            *_memory_notes(options),
+        ),
         reopened=options.reopen,
     )
 
@@ -287,6 +331,15 @@ def _memory_notes(options: PlanningOptions) -> tuple[str, ...]:
         f"what lives in {kind} is copied to the devices when a call begins, or back when it ends: the copies take no "
         "time in the prediction, and memory on the devices like every other argument and result"
         for kind in kinds
+    )
+
+
+def _parts_notes(mesh: MeshModel) -> tuple[str, ...]:
+    """The axes that values are split over in parts."""
+    return tuple(
+        f"inside the function, axis {axis} is used in parts, major first: "
+        + ", ".join(name for name in mesh.axis_names if mesh.axes[mesh.place(name)[0]].name == axis)
+        for axis in mesh.parts
     )
 
 
@@ -327,14 +380,15 @@ def _indivisible(graph: Graph, mesh: MeshModel) -> tuple[str, ...]:
     )
 
 
-def fingerprint(program: Program, mesh: MeshModel) -> str:
-    """Hash of what a plan depends on: the program's text, which arguments are donated, and the mesh's axes.
+def fingerprint(program: Program, mesh: MeshModel, parts: Mapping[str, tuple[int, ...]]) -> str:
+    """Hash of what a plan depends on: the program's text, which arguments are donated, the mesh's axes and their parts.
 
     Addresses of Python objects, which parameters such as callbacks are printed with, differ from process to process.
     """
     text = re.sub(r"\bat 0x[0-9a-f]+", "", str(program.jaxpr))
-    parts = [text, repr(program.donated), repr([(a, mesh.size(a)) for a in mesh.axis_names])]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+    facts = [text, repr(program.donated), repr([(a, mesh.size(a)) for a in mesh.axis_names])]
+    facts += [repr(sorted(parts.items()))] if parts else []
+    return hashlib.sha256("\n".join(facts).encode()).hexdigest()
 
 
 def fed_back(program: Program) -> dict[int, int]:

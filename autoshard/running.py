@@ -144,6 +144,15 @@ def is_another_tree(error: ValueError) -> bool:
     return "pjit in_shardings" in str(error)
 
 
+def is_indivisible(error: ValueError) -> bool:
+    """Whether JAX has no name for a sharding over a part of an axis.
+
+    So it is where `jax.grad` outside of `jit` keeps inner values for the backward pass: they are results of the
+    compiled forward pass, and JAX wants to say all results over the axes of the arguments' mesh.
+    """
+    return "is not divisible by axis_size" in str(error)
+
+
 def is_misplaced(error: ValueError) -> bool:
     """Whether jit refuses an argument because it lives elsewhere than planned."""
     text = str(error)

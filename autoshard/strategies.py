@@ -19,7 +19,7 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -35,7 +35,9 @@ from autoshard.costs import (
     all_to_all,
     collective_permute,
     compute_cost,
+    joined_spec,
     reduce_scatter,
+    refined_spec,
 )
 from autoshard.exchange import rounds
 from autoshard.rules.base import EXCHANGES, REDUCTIONS, Combine, InnerCollective, OpRule, TensorFacts
@@ -130,6 +132,7 @@ def enumerate_strategies(
     traffic: tuple[bool, ...],
     mesh: MeshModel,
     uneven: tuple[tuple[int, ShardingSpec], ...] = (),
+    divided: bool = True,
 ) -> StrategySet:
     """All strategies of an operation on a mesh, without those that another one beats with the same shardings.
 
@@ -143,10 +146,14 @@ def enumerate_strategies(
         mesh: The mesh model.
         uneven: Operands that come in a sharding that does not divide them, and that sharding. Where XLA works on padded
             shards as they are, the operation may keep it; no other strategy is uneven.
+        divided: Whether the parts of an axis that is cut may be used apart from each other.
 
     Returns:
         The strategies with their costs for one execution.
     """
+    if mesh.parts and not divided and rule.fixed is None:
+        joined = tuple((k, joined_spec(spec, mesh.whole_sizes)) for k, spec in uneven)
+        return _refined(enumerate_strategies(rule, operands, results, traffic, mesh.whole, joined), mesh)
     pricing = _Pricing(rule, operands, results, traffic, mesh)
     if rule.fixed is not None:
         return _as_set([pricing.fixed(rule.fixed)])
@@ -158,6 +165,36 @@ def enumerate_strategies(
             if strategy is not None:
                 best.setdefault(strategy.operands + strategy.results, strategy)
         return _as_set(list(best.values()))
+
+
+def _refined(strategies: StrategySet, mesh: MeshModel) -> StrategySet:
+    """Strategies over whole axes, written over the axes of a mesh that is cut."""
+    sizes, whole = mesh.sizes, mesh.whole_sizes
+    specs: dict[ShardingSpec, ShardingSpec] = {}
+
+    def refined(spec: ShardingSpec) -> ShardingSpec:
+        if spec not in specs:
+            specs[spec] = refined_spec(spec, sizes, whole)
+        return specs[spec]
+
+    def parts(axes: Axes) -> Axes:
+        """The same axes, those that are cut in parts; parts along links stay as they are."""
+        return tuple(
+            part for axis in axes for part in (refined(ShardingSpec.of(axis)).axes if axis in whole else (axis,))
+        )
+
+    return _as_set(
+        [
+            replace(
+                s,
+                assignment=tuple(map(parts, s.assignment)),
+                operands=tuple(map(refined, s.operands)),
+                results=tuple(map(refined, s.results)),
+                collectives=tuple(replace(c, axes=parts(c.axes)) for c in s.collectives),
+            )
+            for s in strategies.strategies
+        ]
+    )
 
 
 @contextmanager
@@ -241,7 +278,8 @@ def _assignments(rule: OpRule, mesh: MeshModel) -> Iterator[tuple[tuple[Axes, ..
     moves = [factor.combine is Combine.MOVE for factor in rule.factors]
     axes = [(a, mesh.size(a)) for a in mesh.axis_names if mesh.size(a) > 1]
     places = _places(rule)
-    for choice in _choices(rule, places, [size for _, size in axes], [1] * len(rule.factors)):
+    cuts = [_cut_of(a, mesh) for a, _ in axes]
+    for choice in _choices(rule, places, [size for _, size in axes], cuts, [1] * len(rule.factors)):
         by_factor: dict[int, list[str]] = {}
         by_dimension: dict[int, list[str]] = {}
         for (axis, _), place in zip(axes, choice):
@@ -251,9 +289,9 @@ def _assignments(rule: OpRule, mesh: MeshModel) -> Iterator[tuple[tuple[Axes, ..
             if place[1] >= 0:
                 by_dimension.setdefault(place[1], []).append(axis)
         canonical = [(f, tuple(by_factor[f])) for f in sorted(by_factor) if not quiet[f]]
-        scatters = [tuple(zip(by_dimension, orders)) for orders in _orders(by_dimension.values())]
+        scatters = [tuple(zip(by_dimension, orders)) for orders in _orders(by_dimension.values(), mesh)]
         left = tuple(axis for (axis, _), place in zip(axes, choice) if place is not None and place[1] == LEFT_OPEN)
-        for orders in _orders(by_factor.values()):
+        for orders in _orders(by_factor.values(), mesh):
             of = dict(zip(by_factor, orders))
             assignment = tuple(of.get(f, ()) for f in range(len(rule.factors)))
             busy = tuple([(f, of[f] if moves[f] else axes) for f, axes in canonical])
@@ -278,28 +316,56 @@ def _places(rule: OpRule) -> list[Place]:
     return places
 
 
+def _cut_of(axis: str, mesh: MeshModel) -> int:
+    """Size of the whole axis that this one continues as a minor part; 0 for a whole axis, or the major part of one."""
+    position, major = mesh.place(axis)
+    return mesh.axes[position].size if major > 1 else 0
+
+
 def _choices(
-    rule: OpRule, places: Sequence[Place], sizes: Sequence[int], parts: list[int]
+    rule: OpRule,
+    places: Sequence[Place],
+    sizes: Sequence[int],
+    cuts: Sequence[int],
+    parts: list[int],
+    before: Place = None,
 ) -> Iterator[tuple[Place, ...]]:
-    """A place for every axis, such that the number of parts divides every factor."""
+    """A place for every axis, such that the number of parts divides every factor.
+
+    Parts of one axis go apart only where the major one takes what the whole axis does not divide; elsewhere, a minor
+    part stays with the one before it or is idle.
+    """
     if not sizes:
         yield ()
         return
-    size, *rest = sizes
-    for place in places:
+    (size, *rest), (cut, *later) = sizes, cuts
+    if cut and (before is None or rule.factors[before[0]].size % cut == 0):
+        places_here: Sequence[Place] = list(dict.fromkeys((None, before)))
+    else:
+        places_here = places
+    for place in places_here:
         if place is None:
-            yield from ((None, *others) for others in _choices(rule, places, rest, parts))
+            yield from ((None, *others) for others in _choices(rule, places, rest, later, parts, None))
             continue
         f = place[0]
         if rule.factors[f].size % (parts[f] * size) == 0:
             parts[f] *= size
-            yield from ((place, *others) for others in _choices(rule, places, rest, parts))
+            yield from ((place, *others) for others in _choices(rule, places, rest, later, parts, place))
             parts[f] //= size
 
 
-def _orders(groups: Iterable[Sequence[str]]) -> list[tuple[Axes, ...]]:
-    """Every order of the axes within each group."""
-    return list(itertools.product(*(itertools.permutations(group) for group in groups)))
+def _orders(groups: Iterable[Sequence[str]], mesh: MeshModel) -> list[tuple[Axes, ...]]:
+    """Every order of the axes within each group; parts of one axis stay major first."""
+    orders: Iterable[Iterable[Axes]] = (itertools.permutations(group) for group in groups)
+    if mesh.parts:
+        orders = ([order for order in found if _parts_in_order(order, mesh)] for found in orders)
+    return list(itertools.product(*orders))
+
+
+@cache
+def _parts_in_order(order: Axes, mesh: MeshModel) -> bool:
+    places = [mesh.place(axis) for axis in order]
+    return all(a < b for a, b in itertools.combinations(places, 2) if a[0] == b[0])
 
 
 Placed = tuple[ShardingSpec, float]

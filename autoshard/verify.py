@@ -11,13 +11,14 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from html import escape
 from typing import Any
 
 import jax
 
 from autoshard.compiler_log import Rematerialization, compile_with_log, involuntary_rematerializations
+from autoshard.costs import ShardingSpec, joined_spec
 from autoshard.hlo import Collective, MemoryUsage, collectives, flops, memory, optimized_hlo
 from autoshard.tables import html_table, nbytes_text, percent_text, text_table
 
@@ -212,6 +213,7 @@ def compare(
     compiled_memory: MemoryUsage | None = None,
     unhonoured: Sequence[ShardingDifference] = (),
     assumed_trips: int = 1,
+    whole_axes: Mapping[str, int] | None = None,
     wire_tolerance: float = WIRE_TOLERANCE,
     memory_tolerance: float = MEMORY_TOLERANCE,
 ) -> Verification:
@@ -226,10 +228,15 @@ def compare(
         compiled_memory: Memory of the compiled program, as `autoshard.hlo.memory` gives it.
         unhonoured: Results whose sharding is not the one asked for, as `unhonoured_outputs` finds them.
         assumed_trips: Trips of a loop that runs as often as data says, as the plan assumes them.
+        whole_axes: Names and sizes of the axes as `predicted` names them, where those of the mesh are parts of them.
         wire_tolerance: Accepted difference in bytes sent, relative to the compiled program.
         memory_tolerance: Accepted difference in peak memory, relative to the compiled program.
     """
-    compiled = collectives(text, mesh_axes, assumed_trips=assumed_trips)
+    whole = mesh_axes if whole_axes is None else whole_axes
+    compiled = [
+        replace(collective, axes=joined_spec(ShardingSpec.of(collective.axes), whole).axes)
+        for collective in collectives(text, mesh_axes, assumed_trips=assumed_trips)
+    ]
     return Verification(
         rows=_rows(predicted, compiled),
         sources=_sources(predicted, compiled),
@@ -252,6 +259,7 @@ def verify_lowered(
     out_shardings: Any = None,
     predicted_peak_memory_bytes: float | None = None,
     assumed_trips: int = 1,
+    whole_axes: Mapping[str, int] | None = None,
     wire_tolerance: float = WIRE_TOLERANCE,
     memory_tolerance: float = MEMORY_TOLERANCE,
 ) -> Verification:
@@ -265,6 +273,7 @@ def verify_lowered(
         out_shardings: Shardings the results should have, a tree of the results' structure with None where any will do.
         predicted_peak_memory_bytes: Peak memory of the plan, per device.
         assumed_trips: Trips of a loop that runs as often as data says, as the plan assumes them.
+        whole_axes: Names and sizes of the axes as `predicted` names them, where those of the mesh are parts of them.
         wire_tolerance: Accepted difference in bytes sent, relative to the compiled program.
         memory_tolerance: Accepted difference in peak memory, relative to the compiled program.
     """
@@ -278,6 +287,7 @@ def verify_lowered(
         compiled_memory=memory(compiled),
         unhonoured=() if out_shardings is None else unhonoured_outputs(lowered, compiled, out_shardings),
         assumed_trips=assumed_trips,
+        whole_axes=whole_axes,
         wire_tolerance=wire_tolerance,
         memory_tolerance=memory_tolerance,
     )

@@ -20,6 +20,7 @@ from .mesh import MeshAxis as MeshAxis
 from .mesh import MeshModel as MeshModel
 from .planner import ReshardingPlan as ReshardingPlan
 from .planner import ReshardStep as ReshardStep
+from .refine import joined_spec as joined_spec
 from .refine import refined_axes as refined_axes
 from .refine import refined_spec as refined_spec
 from .reshard import ReshardTable as ReshardTable
@@ -56,6 +57,7 @@ __all__ = [
     "communication_resharding_cost_vector",
     "compute_cost",
     "fit_collective",
+    "joined_spec",
     "memory_cost",
     "memory_resharding_cost_vector",
     "plan_resharding",

@@ -126,7 +126,7 @@ def _check_disjoint(axes: tuple[str, ...], mesh: MeshModel) -> None:
 
 def _levels(axes: tuple[str, ...], mesh: MeshModel) -> list[list[Link]]:
     """The links along `axes`, grouped by fabric: slow fabrics first, equally fast ones as they lie in the mesh."""
-    links = [link for axis in sorted(axes, key=mesh.place) for link in mesh.links(axis) if link.size > 1]
+    links = [link for axis in mesh.joined(axes) for link in mesh.links(axis) if link.size > 1]
     fabrics: dict[str, list[Link]] = {}
     for link in links:
         fabrics.setdefault(link.fabric, []).append(link)

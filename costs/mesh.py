@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
+from itertools import accumulate, groupby
 from numbers import Integral
+from operator import mul
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -40,6 +42,37 @@ def split_sub_axis(name: str) -> tuple[str, int, int] | None:
     """Axis, size of what is major, and size of a part of an axis; None for a whole axis."""
     match = _SUB_AXIS.fullmatch(name)
     return (match["axis"], int(match["major"]), int(match["size"])) if match else None
+
+
+def axis_parts(axis: str, parts: Sequence[int]) -> dict[str, int]:
+    """Names and sizes of the parts of an axis, major first; a single part is the axis itself."""
+    if len(parts) == 1:
+        return {axis: parts[0]}
+    majors = accumulate(parts[:-1], mul, initial=1)
+    return {sub_axis_name(axis, major, size): size for major, size in zip(majors, parts)}
+
+
+def joined_axes(axes: Iterable[str], sizes: Mapping[str, int]) -> tuple[str, ...]:
+    """Axes in which parts that follow each other are one: a larger part, or the whole axis.
+
+    Args:
+        axes: Axes, or parts of them such as `x:(2)4`, major first.
+        sizes: Sizes of the whole axes.
+
+    Example:
+        >>> joined_axes(["x:(1)2", "x:(2)4", "y"], {"x": 8, "y": 2})
+        ('x', 'y')
+    """
+    joined: list[tuple[str, int, int]] = []
+    for name in axes:
+        part = split_sub_axis(name) if name not in sizes else None
+        axis, major, size = part or (name, 1, sizes.get(name, 1))
+        if part and joined and joined[-1][0] == axis and joined[-1][1] * joined[-1][2] == major:
+            major, size = joined[-1][1], joined.pop()[2] * size
+        joined.append((axis, major, size))
+    return tuple(
+        axis if size == sizes.get(axis, size) else sub_axis_name(axis, major, size) for axis, major, size in joined
+    )
 
 
 def axis_sizes(sizes: Mapping[str, int]) -> dict[str, int]:
@@ -159,16 +192,27 @@ class MeshModel(Frozen):
         device: The device at every point.
         levels_overlap: Whether a collective over several fabrics runs them in a pipeline (the slowest one counts, as
             NCCL's rings do) or one after the other (their times add, as XLA does over DCN).
+        parts: Axes that shardings use in parts: name to the sizes of the parts, major first. Their parts stand among
+            the axes, named such as `x:(2)4`; parts that follow each other cost together what the whole does.
     """
 
     axes: tuple[MeshAxis, ...]
     device: DeviceModel
     levels_overlap: bool = False
+    parts: dict[str, tuple[int, ...]] = Field(default_factory=dict)
 
     @field_validator("axes", mode="before")
     @classmethod
     def _axes_from_json(cls, axes: object) -> object:
         return tuple(axes) if isinstance(axes, list) else axes
+
+    @model_validator(mode="after")
+    def _parts_make_up_axes(self) -> MeshModel:
+        for name, parts in self.parts.items():
+            size = self.whole_sizes.get(name)
+            if math.prod(parts) != size or min(parts, default=1) < 2:
+                raise ValueError(f"mesh axis {name!r} of size {size} is not made up of parts {parts}")
+        return self
 
     @model_validator(mode="after")
     def _names_differ(self) -> MeshModel:
@@ -227,49 +271,79 @@ class MeshModel(Frozen):
 
     @cached_property
     def axis_names(self) -> tuple[str, ...]:
-        """Names of the axes, major first."""
-        return tuple(axis.name for axis in self.axes)
+        """Names of the axes, and of the parts of those that are used in parts, major first."""
+        return tuple(self.sizes)
 
     @cached_property
     def sizes(self) -> dict[str, int]:
-        """Size of each axis."""
+        """Size of each axis, or of each of its parts where it is used in parts."""
+        return {
+            name: size
+            for axis in self.axes
+            for name, size in axis_parts(axis.name, self.parts.get(axis.name, (axis.size,))).items()
+        }
+
+    @cached_property
+    def whole_sizes(self) -> dict[str, int]:
+        """Size of each axis as a whole."""
         return {axis.name: axis.size for axis in self.axes}
+
+    def cut(self, parts: Mapping[str, tuple[int, ...]]) -> MeshModel:
+        """The same mesh with axes that are used in parts.
+
+        Args:
+            parts: Axis to the sizes of its parts, major first; other axes are used whole.
+
+        Example:
+            >>> MeshModel.uniform({"x": 8, "y": 2}, bytes_per_s=1.0, latency_s=0.0).cut({"x": (2, 4)}).sizes
+            {'x:(1)2': 2, 'x:(2)4': 4, 'y': 2}
+        """
+        return _cut(self, tuple(sorted(parts.items())))
+
+    @property
+    def whole(self) -> MeshModel:
+        """The same mesh with all axes used as a whole."""
+        return self.cut({}) if self.parts else self
+
+    def joined(self, axes: Iterable[str]) -> tuple[str, ...]:
+        """Axes in the order of the mesh, parts that follow each other as one: how the caller knows them."""
+        return joined_axes(sorted(axes, key=self.place), self.whole_sizes)
 
     def size(self, name: str) -> int:
         """Size of the axis `name`, or of a part of it such as `x:(2)4`."""
         size = self.sizes.get(name)
-        return self._sub_axis_size(name) if size is None else size
+        return self._sub_axis(name)[2] if size is None else size
 
-    def _axis_and_major(self, name: str) -> tuple[str, int]:
-        """The axis that `name` is, or is a part of, and the product of what is major of it."""
-        self.size(name)
-        part = None if name in self.sizes else split_sub_axis(name)
-        return (name, 1) if part is None else part[:2]
-
-    def _sub_axis_size(self, name: str) -> int:
-        axis, major, size = split_sub_axis(name) or (name, 1, 1)
-        if axis not in self.sizes:
+    def _sub_axis(self, name: str) -> tuple[str, int, int]:
+        """The axis that `name` is, or is a part of, the product of what is major of it, and its size."""
+        whole = self.whole_sizes.get(name)
+        axis, major, size = split_sub_axis(name) or (name, 1, 1) if whole is None else (name, 1, whole)
+        if axis not in self.whole_sizes:
             raise ValueError(f"unknown mesh axis {name!r}: this mesh has axes {', '.join(self.axis_names)}")
-        if major * size == 0 or self.sizes[axis] % (major * size):
-            raise ValueError(f"mesh axis {axis!r} of size {self.sizes[axis]} has no part {name!r}")
-        return size
+        if major * size == 0 or self.whole_sizes[axis] % (major * size):
+            raise ValueError(f"mesh axis {axis!r} of size {self.whole_sizes[axis]} has no part {name!r}")
+        return axis, major, size
+
+    def part_name(self, name: str, major: int, size: int) -> str:
+        """The name of a part of an axis, or of a part of a part, below a part of size `major`."""
+        axis, before, _ = self._sub_axis(name)
+        return sub_axis_name(axis, before * major, size)
 
     def place(self, name: str) -> tuple[int, int]:
         """Where an axis, or a part of it, stands in the mesh: sorts axes and parts of them major first."""
-        axis, major = self._axis_and_major(name)
-        return self.axis_names.index(axis), major
+        axis, major, _ = self._sub_axis(name)
+        return tuple(self.whole_sizes).index(axis), major
 
     def links(self, name: str) -> tuple[Link, ...]:
         """The links along an axis, or along a part of it, major first."""
-        size = self.size(name)
-        axis, major = self._axis_and_major(name)
-        whole = self.axes[self.axis_names.index(axis)].links
+        axis, major, size = self._sub_axis(name)
+        whole = self.axes[tuple(self.whole_sizes).index(axis)].links
         return whole if axis == name else tuple(cut_links(whole, major, major * size))
 
     @cached_property
     def num_devices(self) -> int:
         """Number of devices."""
-        return math.prod(self.sizes.values())
+        return math.prod(self.whole_sizes.values())
 
     @property
     def platform(self) -> Platform:
@@ -288,12 +362,15 @@ class MeshModel(Frozen):
             axes: The axes that it runs over, major first.
         """
         split = [axis for axis in axes if self.size(axis) > 1]
-        whole = all(axis.size == 1 or axis.name in axes for axis in self.axes)
+        together = self.joined(split)
+        whole = all(axis.size == 1 or axis.name in together for axis in self.axes)
         links = {link.size for axis in self.axes for link in axis.links if link.size > 1}
         square = math.isqrt(self.num_devices) ** 2 == self.num_devices
         if self.device.platform != "tpu" or not split or not whole or not (square or len(links) == 1):
             return (tuple(axes),)
-        return tuple((axis,) for axis in (split if len(split) > 1 else self._parts_by_link(split[0])))
+        if len(together) == 1:
+            return tuple((part,) for part in self._parts_by_link(together[0]))
+        return tuple(tuple(parts) for _, parts in groupby(split, key=lambda axis: self.place(axis)[0]))
 
     def _parts_by_link(self, name: str) -> list[str]:
         """The parts of an axis that lie along one link each, major first."""
@@ -312,13 +389,18 @@ class MeshModel(Frozen):
     def __copy__(self) -> Self:
         # model_copy(update=...) starts from a copy: it must not bring along what was remembered of the old axes.
         copied = super().__copy__()
-        for name in ("axis_names", "sizes", "num_devices", "_hash"):
+        for name in ("axis_names", "sizes", "whole_sizes", "num_devices", "_hash"):
             vars(copied).pop(name, None)
         return copied
 
     @cached_property
     def _hash(self) -> int:
-        return hash((self.axes, self.device.name, self.levels_overlap))
+        return hash((self.axes, self.device.name, self.levels_overlap, tuple(self.parts.items())))
 
     def __hash__(self) -> int:
         return self._hash
+
+
+@lru_cache(maxsize=256)
+def _cut(mesh: MeshModel, parts: tuple[tuple[str, tuple[int, ...]], ...]) -> MeshModel:
+    return MeshModel(axes=mesh.axes, device=mesh.device, levels_overlap=mesh.levels_overlap, parts=dict(parts))

@@ -292,7 +292,7 @@ class Planner:
         return ShardingSpec.of(*(tuple(self._name(piece) for piece in dim) for dim in state))
 
     def _name(self, piece: Piece) -> str:
-        return piece_name(piece, self.names, self.sizes)
+        return piece_name(piece, self.names, self.mesh)
 
 
 @lru_cache(maxsize=1024)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
-from .mesh import split_sub_axis, sub_axis_name
+from .mesh import joined_axes, split_sub_axis, sub_axis_name
 from .spec import ShardingSpec
 
 
@@ -52,6 +52,20 @@ def refined_spec(spec: ShardingSpec, axes: Mapping[str, int], sizes: Mapping[str
         return tuple(part for name in names for part in _within(name, axes, sizes))
 
     return ShardingSpec.of(*map(refined, spec.dims), partial=refined(spec.partial))
+
+
+def joined_spec(spec: ShardingSpec, sizes: Mapping[str, int]) -> ShardingSpec:
+    """A spec in which parts of an axis that follow each other are one; the inverse of `refined_spec`.
+
+    Args:
+        spec: A spec that may name parts of axes.
+        sizes: Sizes of the whole axes.
+
+    Example:
+        >>> joined_spec(ShardingSpec.of(("x:(1)2", "x:(2)4"), "y"), {"x": 8, "y": 2})
+        ShardingSpec([x, y])
+    """
+    return ShardingSpec.of(*(joined_axes(dim, sizes) for dim in spec.dims), partial=joined_axes(spec.partial, sizes))
 
 
 def _parts(axis: str, bounds: list[int], size: int) -> dict[str, int]:

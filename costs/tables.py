@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from .edges import Array, Edges, Indices, canon_of, edges_of, inverse_order
 from .laws import collective_law
-from .mesh import MeshModel, sub_axis_name
+from .mesh import MeshModel
 from .search import PathTable
 from .steps import Piece, Sizes, StepGraph, step_graph
 
@@ -76,22 +76,21 @@ def split_axes(mesh: MeshModel) -> tuple[tuple[str, ...], Sizes]:
     return names, tuple(mesh.size(name) for name in names)
 
 
-def piece_name(piece: Piece, names: tuple[str, ...], sizes: Sizes) -> str:
-    """The name of a whole axis or of a part of it."""
+def piece_name(piece: Piece, names: tuple[str, ...], mesh: MeshModel) -> str:
+    """The name of an axis or of a part of it."""
     axis, major, size = piece
-    return names[axis] if size == sizes[axis] else sub_axis_name(names[axis], major, size)
+    return names[axis] if size == mesh.size(names[axis]) else mesh.part_name(names[axis], major, size)
 
 
 def _step_prices(
     edges: Edges, step_law: Indices, step_bytes: Array, names: tuple[str, ...], mesh: MeshModel
 ) -> tuple[Array, Array]:
     """Seconds and wire bytes of every step."""
-    _, sizes = split_axes(mesh)
     seconds, wire_bytes = np.zeros(len(step_law)), np.zeros(len(step_law))
     by_law = np.argsort(step_law, kind="stable")
     bounds = np.searchsorted(step_law[by_law], np.arange(len(edges.steps.laws) + 1))
     for i, (kind, pieces) in enumerate(edges.steps.laws):
-        law = collective_law(kind, tuple(piece_name(piece, names, sizes) for piece in pieces), mesh)
+        law = collective_law(kind, tuple(piece_name(piece, names, mesh) for piece in pieces), mesh)
         members = by_law[bounds[i] : bounds[i + 1]]
         seconds[members] = law.seconds(step_bytes[members])
         wire_bytes[members] = law.wire_bytes_per_byte * step_bytes[members]

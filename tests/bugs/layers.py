@@ -251,9 +251,6 @@ CASES = (
         ins={"h": P("x", None, None), "wq": P(None, "y", None), "wo": P("y", None, None)},
         outs={0: P("x", None, None)},
         expect=Expect(sent_max=24576, whole=(("wk", 1), ("wv", 1))),
-        everyday=False,
-        open="eight heads over four devices become two groups of four only over a part of the axis, and strategies "
-        "split by whole axes: the queries take an all-to-all there and back",
     ),
     Case(
         name="one_key_head",
