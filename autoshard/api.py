@@ -24,10 +24,12 @@ from autoshard.exploring import Exploration, explore_program
 from autoshard.given import given_plan
 from autoshard.hardware import mesh_model
 from autoshard.hosts import check_agreement, spans_processes
+from autoshard.jaxprs import primitives
 from autoshard.plan import Binding, Plan
 from autoshard.planner import PlanningOptions, fed_back, make_plan, over_parts
 from autoshard.progress import show_progress
 from autoshard.running import (
+    BOUND_TO_DEVICES,
     NewSignature,
     abstract_key,
     config_key,
@@ -147,7 +149,7 @@ def autoshard(
         constraints: What else the plan has to keep to; see `Constraints`.
         axis_parts: Whether values inside the function may be split over a part of a mesh axis, such as two key-value
             heads over half of an axis of four; arguments and results are split over whole axes all the same. Explicit
-            axes, and those that ``constraints`` reserves, are always used whole.
+            axes, those that ``constraints`` reserves, and all axes of functions with callbacks are always used whole.
         **misspelt: No option: an error that names the nearest one.
 
     Returns:
@@ -492,15 +494,16 @@ class Autosharded(Generic[P, R]):
             argument_memory=memory,
             result_memory=_result_memory(program, options.out_shardings, ties, memory),
             reopen=options.constraints.in_code == "reopen",
-            cut_axes=self._cut_axes(mesh),
+            cut_axes=self._cut_axes(program, mesh),
             time_limit_s=options.time_limit_s,
             on_failure=options.on_failure,
             strict=options.strict,
         )
 
-    def _cut_axes(self, mesh: Mesh | AbstractMesh) -> frozenset[str]:
+    def _cut_axes(self, program: Program, mesh: Mesh | AbstractMesh) -> frozenset[str]:
         """The axes that may be used in parts; none where the constraints end up in a function that is planned anew."""
-        if not self._options.axis_parts or _INSIDE.get() or has_explicit_axes(mesh):
+        off = not self._options.axis_parts or _INSIDE.get() or has_explicit_axes(mesh)
+        if off or BOUND_TO_DEVICES & primitives(program.jaxpr):
             return frozenset()
         return frozenset(mesh.axis_names) - set(self._options.constraints.reserved_axes)
 

@@ -191,11 +191,17 @@ def test_where_nothing_is_to_gain_the_plan_is_the_same() -> None:
     assert plan.model_copy(update={"solver": other.solver}) == other
 
 
-def test_explicit_and_reserved_axes_are_used_whole() -> None:
+def test_explicit_and_reserved_axes_are_used_whole_and_those_of_callbacks() -> None:
     explicit = autoshard(attention, jax.make_mesh((8,), tuple(SIZES)), in_shardings=SPLIT, hardware=model(SIZES))
     assert explicit.plan(X, weights()).axis_parts == {}
     rules = Constraints(reserved_axes={"tensor": ("w",)})
     assert planned(attention, in_shardings=None, constraints=rules).plan(X, weights()).axis_parts == {}
+
+    def told(x: Any, w: Any) -> Any:
+        shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+        return jax.pure_callback(lambda x: np.asarray(x), shape, attention(x, w))
+
+    assert planned(told).plan(X, weights()).axis_parts == {}
 
 
 def program(kv_heads: int, group: int, batch: int) -> Program:
