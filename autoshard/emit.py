@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import jax
 import jax.extend.source_info_util as source_info_util
+import jax.numpy as jnp
 from jax.core import ShapedArray
 from jax.extend import core
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
@@ -202,6 +203,7 @@ class _Emitter:
         if decision is None:
             return self.constant(eqn, args)
         arrays = [self.fetch(held, decision.routes.get(k)) for k, held in enumerate(args)]
+        arrays = _within_bounds(eqn, arrays)
         if decision.local or eqn.primitive.name in ALWAYS_LOCAL:
             outs = self.on_shards(run_local, eqn, decision, arrays)
         else:
@@ -224,14 +226,14 @@ class _Emitter:
 
     def constant(self, eqn: core.JaxprEqn, args: list[Held]) -> list[Held]:
         """An operation on constants only (or on scalars): no sharding; it can be computed again anywhere."""
-        outs = _bind(eqn, [held.array for held in args], eqn.params)
+        outs = _bind(eqn, _within_bounds(eqn, [held.array for held in args]), eqn.params)
         if eqn.effects or any(held.recipe is None for held in args):
             return [Held(out) for out in outs]
 
         def again(k: int) -> Callable[[dict[int, Held]], Held]:
             def recipe(scope: dict[int, Held]) -> Held:
                 arrays = [self.sink(held, scope).array for held in args]
-                return Held(_bind(eqn, arrays, eqn.params)[k], recipe=again(k))
+                return Held(_bind(eqn, _within_bounds(eqn, arrays), eqn.params)[k], recipe=again(k))
 
             return recipe
 
@@ -454,6 +456,29 @@ def _bind(eqn: core.JaxprEqn, arrays: Sequence[Any], params: Mapping[str, Any]) 
     """Bind an equation's primitive to arrays; always a list of results."""
     out = eqn.primitive.bind(*arrays, **eqn.primitive.get_bind_params(dict(params)))
     return list(out) if eqn.primitive.multiple_results else [out]
+
+
+def _within_bounds(eqn: core.JaxprEqn, arrays: list[Any]) -> list[Any]:
+    """Operands of a look-up, its indices clamped as the operation itself would do.
+
+    XLA merges the slice that a device takes of the result into the look-up by adding the starts, and clamps the sum
+    instead (XLA of jax 0.10: wrong values for a start beyond the end; mended in that of jax 0.12).
+    """
+    if eqn.primitive.name == "dynamic_slice":
+        limits = [n - size for n, size in zip(arrays[0].shape, eqn.params["slice_sizes"])]
+        return [arrays[0], *(_clamped(start, limit) for start, limit in zip(arrays[1:], limits))]
+    if eqn.primitive.name == "gather" and eqn.params["mode"] == jax.lax.GatherScatterMode.CLIP:
+        looked_up, sizes = eqn.params["dimension_numbers"].start_index_map, eqn.params["slice_sizes"]
+        if any(sizes[d] > 1 for d in looked_up):
+            limits = [arrays[0].shape[d] - sizes[d] for d in looked_up]
+            columns = [_clamped(arrays[1][..., k : k + 1], limit) for k, limit in enumerate(limits)]
+            return [arrays[0], jnp.concatenate(columns, axis=-1)]
+    return arrays
+
+
+def _clamped(start: Any, limit: int) -> Any:
+    dtype = jax.typeof(start).dtype
+    return jax.lax.clamp(jnp.zeros((), dtype), start, jnp.asarray(min(limit, jnp.iinfo(dtype).max), dtype))
 
 
 def _retrace(body: Callable[..., list[Any]], operands: Sequence[Any]) -> core.ClosedJaxpr:

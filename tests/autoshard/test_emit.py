@@ -144,3 +144,26 @@ def test_donated_state_keeps_its_memory() -> None:
     plan = step.plan(state, x)
     assert analysis.alias_size_in_bytes == sum(leaf.shard_bytes for leaf in plan.arguments if leaf.donated)
     assert plan.in_shardings[0] == plan.out_shardings[0]
+
+
+@pytest.mark.parametrize("start", [-3, 0, 5, 7, 9])
+def test_windows_beyond_the_end_are_those_of_one_device(start: int) -> None:
+    """XLA merges what a device takes of a window into the look-up, and took the wrong rows where starts are clamped."""
+    mesh = jax.make_mesh((4, 2), ("x", "y"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    window = jax.lax.GatherDimensionNumbers(offset_dims=(0,), collapsed_slice_dims=(), start_index_map=(0,))
+
+    def halves(x: jax.Array, i: jax.Array) -> jax.Array:
+        return jax.lax.with_sharding_constraint(x, jax.NamedSharding(mesh, jax.P("y"))) * i
+
+    def sliced(x: jax.Array, i: jax.Array) -> jax.Array:
+        return jax.lax.dynamic_slice(x, (i,), (4,))
+
+    def gathered(x: jax.Array, i: jax.Array) -> jax.Array:
+        return jax.lax.gather(x, i[None], window, (4,), mode="clip")
+
+    x, i = jnp.arange(8.0), jnp.int32(start)
+    for window_of in sliced, gathered:
+        step = autoshard(
+            lambda x, i, of=window_of: halves(of(x, i), i), mesh, in_shardings=(jax.P(), None), out_shardings=jax.P()
+        )
+        np.testing.assert_array_equal(step(x, i), window_of(x, i) * start)
