@@ -36,6 +36,58 @@ def _adam(loss: Callable[..., Any], params: Shapes, batch: Sequence[Shapes]) -> 
     return step, ((params, params, params, jax.ShapeDtypeStruct((), "int32")), *batch)
 
 
+def _largest(shape: tuple[int, ...]) -> tuple[int, int] | None:
+    """The two largest dimensions, the larger one last, if both have at least 4 elements."""
+    order = sorted(range(len(shape)), key=lambda d: shape[d])[-2:]
+    return (order[0], order[1]) if len(order) == 2 and shape[order[0]] >= 4 else None
+
+
+def _moments(p: jax.ShapeDtypeStruct) -> Shapes:
+    """Adafactor's second moments of one parameter: of rows and columns where it is a matrix, else of its elements."""
+    dims = _largest(p.shape)
+    if dims is None:
+        return {"all": p}
+    return {
+        name: f32(*(n for d, n in enumerate(p.shape) if d != gone)) for name, gone in zip(("row", "col"), dims[::-1])
+    }
+
+
+def _scaled(g: Any, v: Any, decay: Any) -> tuple[Any, Any]:
+    """A gradient over the root of its moments, and the moments updated."""
+    square, dims = g * g + 1e-30, _largest(g.shape)
+    if dims is None:
+        v = {"all": decay * v["all"] + (1 - decay) * square}
+        return g * lax.rsqrt(v["all"]), v
+    d1, d0 = dims
+    row = decay * v["row"] + (1 - decay) * jnp.mean(square, d0)
+    col = decay * v["col"] + (1 - decay) * jnp.mean(square, d1)
+    rows = lax.rsqrt(row / jnp.mean(row, d1 - (d1 > d0), keepdims=True))
+    return g * jnp.expand_dims(rows, d0) * jnp.expand_dims(lax.rsqrt(col), d1), {"row": row, "col": col}
+
+
+def _root_mean_square(x: Any) -> Any:
+    return jnp.sqrt(jnp.mean(x * x))
+
+
+def _adafactor(loss: Callable[..., Any], params: Shapes, batch: Sequence[Shapes], decayed: float = 0.0) -> Step:
+    """One step of Adafactor: clipped updates, relative to the parameters' size; weights of matrices may decay."""
+    shapes, tree = jax.tree.flatten(params)
+
+    def updated(p: Any, g: Any, v: Any, decay: Any) -> tuple[Any, Any]:
+        u, v = _scaled(g, v, decay)
+        u = u / jnp.maximum(1.0, _root_mean_square(u)) * 1e-2 * jnp.maximum(_root_mean_square(p), 1e-3)
+        return p - u - (decayed * p if p.ndim > 1 else 0), v
+
+    def step(state: Any, *data: Any) -> Any:
+        p, v, count = state
+        g = jax.grad(loss)(p, *data)
+        decay = 1 - (count + 1.0) ** -0.8
+        new = [updated(*leaf, decay) for leaf in zip(jax.tree.leaves(p), jax.tree.leaves(g), v)]
+        return jax.tree.unflatten(tree, [p for p, _ in new]), [v for _, v in new], count + 1
+
+    return step, ((params, [_moments(p) for p in shapes], f32()), *batch)
+
+
 def _momentum(loss: Callable[..., Any], params: Shapes, stats: Shapes, batch: Sequence[Shapes]) -> Step:
     """One step of gradient descent with momentum, and running statistics that the loss updates."""
 
@@ -48,8 +100,8 @@ def _momentum(loss: Callable[..., Any], params: Shapes, stats: Shapes, batch: Se
     return step, ((params, params, stats), *batch)
 
 
-def mlp(layers: int, batch: int, width: int) -> Step:
-    """Dense layers with biases, ReLU between them, mean squared error, Adam."""
+def mlp(layers: int, batch: int, width: int, optimizer: Callable[..., Step] = _adam) -> Step:
+    """Dense layers with biases, ReLU between them, mean squared error."""
     params = [{"kernel": f32(width, width), "bias": f32(width)} for _ in range(layers)]
 
     def loss(p: Any, x: Any, y: Any) -> Any:
@@ -58,7 +110,57 @@ def mlp(layers: int, batch: int, width: int) -> Step:
             x = jax.nn.relu(x) if k + 1 < layers else x
         return jnp.mean((x - y) ** 2)
 
-    return _adam(loss, params, (f32(batch, width), f32(batch, width)))
+    return optimizer(loss, params, (f32(batch, width), f32(batch, width)))
+
+
+def mlp_adafactor(layers: int, batch: int, width: int) -> Step:
+    """`mlp`, trained by Adafactor."""
+    return mlp(layers, batch, width, _adafactor)
+
+
+def accumulated(layers: int, batch: int, width: int, parts: int, *, loop: bool) -> Step:
+    """Linear layers with biases, mean squared error, momentum; gradients of parts of the batch are added up.
+
+    The parts come one after the other in a loop, or in code without one.
+    """
+    params = [_dense(width, width) for _ in range(layers)]
+
+    def loss(p: Any, x: Any, y: Any) -> Any:
+        for layer in p:
+            x = _applied(x, layer)
+        return jnp.mean((x - y) ** 2)
+
+    def step(state: Any, *data: Any) -> Any:
+        p, m = state
+        split = [d.reshape(parts, batch // parts, width) for d in data]
+
+        def add(total: Any, part: Any) -> tuple[Any, None]:
+            return jax.tree.map(jnp.add, total, jax.grad(loss)(p, *part)), None
+
+        if loop:
+            total, _ = lax.scan(add, jax.tree.map(jnp.zeros_like, p), split)
+        else:
+            total = jax.grad(loss)(p, *(d[0] for d in split))
+            for k in range(1, parts):
+                total, _ = add(total, [d[k] for d in split])
+        m = jax.tree.map(lambda a, g: 0.9 * a + g / parts, m, total)
+        return jax.tree.map(lambda a, b: a - 0.01 * b, p, m), m
+
+    return step, ((params, params), f32(batch, width), f32(batch, width))
+
+
+def initialiser(layers: int, width: int) -> Step:
+    """From a key to the state of a training step with Adam: parameters, moments and count."""
+
+    def init(key: Any) -> Any:
+        keys = jax.random.split(key, layers)
+        params = [
+            {"kernel": jax.random.normal(k, (width, width)) / math.sqrt(width), "bias": jnp.zeros(width)} for k in keys
+        ]
+        moments = jax.tree.map(jnp.zeros_like, params)
+        return params, moments, moments, jnp.zeros((), "int32")
+
+    return init, (jax.eval_shape(lambda: jax.random.key(0)),)
 
 
 def linear_graph(layers: int, batch: int, width: int, *, bias: bool = False) -> Step:
@@ -98,6 +200,9 @@ def _applied(x: Any, w: Any) -> Any:
 
 
 def _dropped(x: Any, key: Any) -> Any:
+    """A tenth of the elements left out; none without a key."""
+    if key is None:
+        return x
     return jnp.where(jax.random.bernoulli(key, 0.9, x.shape), x / 0.9, 0.0)
 
 
@@ -112,21 +217,27 @@ def _bert_shapes(width: int, inner: int) -> Shapes:
     }
 
 
-def _bert_layer(x: Any, w: Any, mask: Any, key: Any, heads: int) -> Any:
+def _attended(x: Any, w: Any, mask: Any, keys: Sequence[Any], heads: int) -> Any:
     batch, length, width = x.shape
-    keys = jax.random.split(key, 3)
     parts = _applied(x, w["qkv"]).reshape(batch, length, width, 3)
     q, v, k = (parts[..., i].reshape(batch, length, heads, width // heads) for i in range(3))
     scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) / math.sqrt(width / heads)
     scores = scores + jnp.where(mask > 0, 0.0, -1e10)[:, None, None, :]
     chances = _dropped(jax.nn.softmax(scores), keys[0])
     mixed = jnp.einsum("bhqk,bkhd->bqhd", chances, v).reshape(x.shape)
-    a = _layer_norm(_dropped(_applied(mixed, w["out"]), keys[1]) + x, w["norm1"])
+    return _layer_norm(_dropped(_applied(mixed, w["out"]), keys[1]) + x, w["norm1"])
+
+
+def _bert_layer(x: Any, w: Any, mask: Any, key: Any, heads: int) -> Any:
+    keys = (None,) * 3 if key is None else jax.random.split(key, 3)
+    a = _attended(x, w, mask, keys, heads)
     f = _applied(jax.nn.gelu(_applied(a, w["up"]), approximate=False), w["down"])
     return _layer_norm(_dropped(f, keys[2]) + a, w["norm2"])
 
 
-def bert(layers: int, batch: int, length: int, width: int, heads: int, *, remat: bool = False) -> Step:
+def bert(
+    layers: int, batch: int, length: int, width: int, heads: int, *, remat: bool = False, dropout: bool = True
+) -> Step:
     """Encoder layers with the norm behind, dropout, mean squared error on the last hidden states, Adam."""
     params = [_bert_shapes(width, 4 * width) for _ in range(layers)]
 
@@ -135,7 +246,7 @@ def bert(layers: int, batch: int, length: int, width: int, heads: int, *, remat:
 
     def loss(p: Any, x: Any, mask: Any, label: Any, key: Any) -> Any:
         for k, w in enumerate(p):
-            x = (jax.checkpoint(block) if remat else block)(x, w, mask, jax.random.fold_in(key, k))
+            x = (jax.checkpoint(block) if remat else block)(x, w, mask, jax.random.fold_in(key, k) if dropout else None)
         return jnp.mean((x - label) ** 2)
 
     hidden = f32(batch, length, width)
@@ -191,9 +302,8 @@ def _routed(x: Any, w: Any, capacity: int) -> Any:
     return jnp.einsum("gsec,gecm->gsm", combine, out)
 
 
-def mixture(batch: int, length: int, width: int, heads: int, group: int, experts: int, capacity: int) -> Step:
-    """Attention, then a mixture of experts, mean squared error, Adam."""
-    params = {
+def _mixture_shapes(width: int, experts: int) -> Shapes:
+    return {
         "qkv": _dense(width, 3 * width),
         "out": _dense(width, width),
         "norm1": _norm(width),
@@ -203,18 +313,47 @@ def mixture(batch: int, length: int, width: int, heads: int, group: int, experts
         "norm2": _norm(width),
     }
 
+
+def _mixture_layer(x: Any, w: Any, mask: Any, heads: int, group: int, capacity: int) -> Any:
+    a = _attended(x, w, mask, (None, None), heads)
+    routed = _routed(a.reshape(-1, group, x.shape[-1]), w, capacity).reshape(x.shape)
+    return _layer_norm(routed + a, w["norm2"])
+
+
+def mixture(batch: int, length: int, width: int, heads: int, group: int, experts: int, capacity: int) -> Step:
+    """Attention, then a mixture of experts, mean squared error, Adam."""
+    params = _mixture_shapes(width, experts)
+
     def loss(p: Any, x: Any, mask: Any, label: Any) -> Any:
-        parts = _applied(x, p["qkv"]).reshape(batch, length, width, 3)
-        q, v, k = (parts[..., i].reshape(batch, length, heads, width // heads) for i in range(3))
-        scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) / math.sqrt(width / heads)
-        scores = scores + jnp.where(mask > 0, 0.0, -1e10)[:, None, None, :]
-        mixed = jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores), v).reshape(x.shape)
-        a = _layer_norm(_applied(mixed, p["out"]) + x, p["norm1"])
-        routed = _routed(a.reshape(-1, group, width), p, capacity).reshape(x.shape)
-        return jnp.mean((_layer_norm(routed + a, p["norm2"]) - label) ** 2)
+        return jnp.mean((_mixture_layer(x, p, mask, heads, group, capacity) - label) ** 2)
 
     hidden = f32(batch, length, width)
     return _adam(loss, params, (hidden, jax.ShapeDtypeStruct((batch, length), "int32"), hidden))
+
+
+def mixture_language_model(
+    batch: int, length: int, width: int, heads: int, group: int, experts: int, capacity: int, vocabulary: int
+) -> Step:
+    """Embeddings, a block with a mixture of experts, a dense one, a tied head, masked cross entropy, Adafactor."""
+    params = {
+        "word": f32(vocabulary, width),
+        "place": f32(length, width),
+        "norm": _norm(width),
+        "mixture": _mixture_shapes(width, experts),
+        "dense": _bert_shapes(width, 4 * width),
+        "bias": f32(vocabulary),
+    }
+
+    def loss(p: Any, words: Any, places: Any, mask: Any, labels: Any) -> Any:
+        x = _layer_norm(p["word"][words] + p["place"][places], p["norm"])
+        x = _bert_layer(_mixture_layer(x, p["mixture"], mask, heads, group, capacity), p["dense"], mask, None, heads)
+        chances = jax.nn.log_softmax(x @ p["word"].T + p["bias"])
+        kept = labels > 0
+        losses = -jnp.sum(jax.nn.one_hot(labels, vocabulary) * chances, -1)
+        return jnp.sum(kept * losses) / jnp.sum(kept)
+
+    tokens = jax.ShapeDtypeStruct((batch, length), "int32")
+    return _adafactor(loss, params, (tokens,) * 4, decayed=1e-4)
 
 
 def _convolved(x: Any, kernel: Any, stride: int, groups: int = 1) -> Any:
