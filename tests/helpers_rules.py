@@ -263,6 +263,7 @@ def _compile(op: OneOp, strategy: Strategy, mesh: Mesh) -> Any:
     pairs = _arguments(op, strategy)
     plan = Plan.model_construct(
         function="one_op",
+        mesh=MeshModel.uniform(dict(mesh.shape), bytes_per_s=1.0, latency_s=0.0),
         decisions=(decision_of(op, strategy),),
         arguments=tuple(_leaf(jax.typeof(a), spec) for a, spec in pairs),
         results=tuple(_leaf(t, spec) for t, spec in zip(op.equation.results, strategy.results)),
