@@ -29,6 +29,7 @@ from .problem import Floats
 
 KINDS = (CHILD, DOWN, UP)
 CACHED = 60_000  # entries that are worked on at once in a batch: what a core's cache holds
+MANY = 64  # vectors from which on short columns are worked on one by one
 MOMENTUM = 0.95  # the most that a sweep is extrapolated
 
 
@@ -239,11 +240,23 @@ class Dual:
 
 def _batch_minima(table: Floats, messages: Floats) -> Floats:
     """For every vector of messages the least of each row of the table less the vector."""
+    if len(messages) >= MANY > len(table):
+        return _column_minima(table, messages)
     least = np.empty((len(messages), len(table)))
     step = max(1, CACHED // table.size)
     for start in range(0, len(messages), step):
         part = messages[start : start + step]
         np.min(table - part[:, None, :], axis=2, out=least[start : start + step])
+    return least
+
+
+def _column_minima(table: Floats, messages: Floats) -> Floats:
+    """The same, column by column: faster for many vectors and short columns."""
+    least = table[:, 0] - messages[:, :1]
+    rest = np.empty_like(least)
+    for column in range(1, table.shape[1]):
+        np.subtract(table[:, column], messages[:, column, None], out=rest)
+        np.minimum(least, rest, out=least)
     return least
 
 

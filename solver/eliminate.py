@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .clock import Clock
+from .clock import WORK_PER_SECOND, Clock
 from .graph import Graph
 from .problem import Floats
 
-MAX_ENTRIES = 2_000_000  # of one table
+MAX_ENTRIES = 500_000  # of one table
 STEP_WORK = 3e4  # work of one elimination, whatever its size
 
 
@@ -39,18 +39,19 @@ class Table:
         return vector
 
 
-def eliminate(graph: Graph, clock: Clock) -> tuple[dict[int, int], float] | None:
+def eliminate(graph: Graph, clock: Clock, most_work: float = math.inf) -> tuple[dict[int, int], float] | None:
     """A best choice for the live nodes of a graph without memory, and its cost.
 
     Args:
         graph: The graph; it is not changed.
         clock: When to stop.
+        most_work: Table entries that it may take.
 
     Returns:
         The first of the best choices, and its units; infinite if every choice is forbidden. None if a table would be
         too large or time would be up.
     """
-    order = _order(graph, clock)
+    order = _order(graph, min(most_work, clock.left_work, clock.left_s * WORK_PER_SECOND / 3))
     if order is None:
         return None
     held: dict[int, list[Table]] = {node: [Table((node,), cost)] for node, cost in graph.costs.items()}
@@ -87,11 +88,10 @@ def _minimised(node: int, bucket: list[Table]) -> Table:
     return Table(tuple(n for n in scope if n != node), total.min(axis=scope.index(node)))
 
 
-def _order(graph: Graph, clock: Clock) -> list[int] | None:
+def _order(graph: Graph, most_work: float) -> list[int] | None:
     """An order in which tables stay small: always the node whose table is smallest; None if one is too large."""
     sizes = {node: len(cost) for node, cost in graph.costs.items()}
     around = {node: set(others) for node, others in graph.edges.items()}
-    most_work = min(clock.left_work, clock.left_s * 1e8)
 
     def entries(node: int) -> int:
         return math.prod(sizes[other] for other in around[node]) * sizes[node]

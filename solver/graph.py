@@ -77,6 +77,7 @@ class Graph:
         size: Number of nodes of the problem.
         units: The meaning of one unit.
         products: Min-plus products made so far, by what they were made of.
+        settled: Pairs whose matrices have nothing separable left in them.
     """
 
     costs: dict[int, Floats]
@@ -89,6 +90,7 @@ class Graph:
     constant: float = 0.0
     trail: list[Step] = field(default_factory=list)
     products: dict[tuple[object, ...], Floats] = field(default_factory=dict)
+    settled: set[tuple[int, int]] = field(default_factory=set)
 
     def recover(self, choice: dict[int, int]) -> tuple[int, ...]:
         """Complete a choice for the live nodes to one for the problem."""
@@ -149,6 +151,7 @@ class Graph:
         """Put or replace an edge, rows for u."""
         self.edges[u][v] = matrix
         self.edges[v][u] = matrix.T
+        self.settled.discard((u, v) if u < v else (v, u))
 
     def add_edge(self, u: int, v: int, matrix: Floats) -> None:
         """Add to the edge between u and v, rows for u."""

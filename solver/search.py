@@ -34,7 +34,7 @@ LARGE = 250_000  # edge entries up to which the integer program is tried
 QUICK = 40_000  # edge entries up to which all that can be better is solved at once
 NARROW = 1e-4  # relative gap up to which that is so for more: the best choice known is likely to be best
 LARGE_PART = 20_000  # edge entries up to which it is tried on a part that only yields a choice
-WARM_UP = 20  # sweeps before memory is priced
+WARM_UP = 20  # sweeps at new prices
 MOVES = 5  # rounds of moves to the cheapest choices
 LOOK = 10  # sweeps between two looks at the choices
 LEAST_LOOKS, MOST_LOOKS = 3, 12  # looks while choices get better
@@ -49,12 +49,14 @@ TIE_WORTH = 1e-3  # what all rows' room costs on top, relative to the prices: of
 HIGHER = (1.0, 1.01, 1.05, 1.2, 1.6, 2.5)  # prices at which best choices are sought until one fits, relative to
 LOWER = (0.99, 0.95, 0.8)  # those of the best bound; and until one overfills memory
 TIES_WORTH = 1e-3  # relative to the bound: what breaking ties may cost
-CUT_SHARE = 0.5  # of the time left, for cutting planes
+CUT_SHARE = 0.8  # of the time left, for cutting planes
 CUT_WORTH = 0.05  # relative to the bound: what all room may cost at first
 CUT_TRIES = 4  # how often the best choice at new prices is sought
-CUT_SWEEPS = 10  # sweeps before each time
+CUT_SWEEPS = 10  # sweeps before each time, as often as
+CUT_GAIN = 2e-4  # the bound gains more than so much, relative to itself
 CUT_GAP = 1e-5  # relative distance of the best bound to what the choices seen allow, at which prices are good enough
 SLACKS = 6  # how often a best choice is sought among more of the choices
+ELIMINATION = 20.0  # sweeps whose work the search for a best choice may take
 WIDER = 30.0  # the most that the slack grows by each time
 FIRST_SLACK = 3e-5  # relative to the bound: choices as near to it as this may be best
 TIED = 1e-7  # relative to the bound: choices as near to it as this may be best
@@ -96,6 +98,21 @@ class Found:
     bound: float
     proven: bool
     price: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cheap:
+    """A choice that is cheap at some prices of memory.
+
+    Args:
+        choice: A choice per position.
+        bound: Units that every choice that fits costs at least.
+        is_best: Whether no choice is cheaper at these prices.
+    """
+
+    choice: Indices
+    bound: float
+    is_best: bool
 
 
 def settle(graph: Graph, clock: Clock, target_gap: float = 0.0, cutoff: float = math.inf) -> Found:
@@ -229,7 +246,7 @@ class Search:
         Raises:
             Infeasible: If no choice is valid.
         """
-        self._sweep(WARM_UP if len(self.packed.room) else LOOK)
+        self._sweep(LOOK)
         if not self.done:
             self._start()
         while not self.done:
@@ -244,7 +261,7 @@ class Search:
 
     def _start(self) -> None:
         """A first choice and, where memory binds, prices for it."""
-        if self._price_by_cuts() if len(self.packed.room) else self._cheapest() is not None:
+        if self._price_by_cuts() if len(self.packed.room) else self._is_eliminated():
             return
         self.dual.break_ties(TIES_WORTH * abs(self.bound))
         if len(self.packed.room):
@@ -253,6 +270,12 @@ class Search:
             self._sweep_for_choices()
         self.dual.break_ties(0.0)
         self._sweep(WARM_UP)
+
+    def _is_eliminated(self) -> bool:
+        """Whether the best choice was found by elimination."""
+        self._approach(self.clock)
+        known = self._cheapest()
+        return known is not None and known.is_best
 
     def found(self) -> Found:
         """What is known now."""
@@ -380,15 +403,17 @@ class Search:
         """Price memory by cutting planes, and unite the choices seen; False if best choices are out of reach."""
         packed, stop = self.packed, self.clock.part(CUT_SHARE * self.clock.left_s)
         cuts, seen = Cuts(packed.room, CUT_WORTH * max(abs(self.bound), 1.0)), np.zeros(len(packed.costs), dtype=bool)
-        known, fitting, overfull = self._cheapest(), None, None
-        if known is None:
+        fitting, overfull = None, None
+        self._approach(stop)
+        known = self._cheapest()
+        if known is None or not known.is_best:
             return False
         while known is not None and not (self.done or stop.expired):
-            choice, bound = known
+            choice = known.choice
             seen[packed.offsets[:-1] + choice] = True
             over = packed.usage(choice) - packed.room
             fitting, overfull = (choice, overfull) if over.max() <= 0.0 else (fitting, choice)
-            cuts.add(bound, packed.value(choice), over + packed.room)
+            cuts.add(known.bound, packed.value(choice), over + packed.room)
             self.tell(self.cost, self.bound, None)
             prices = cuts.next_prices(self.clock.patience_s, max(CUT_GAP, self.target_gap / 4))
             if prices is None:
@@ -407,19 +432,30 @@ class Search:
         self._sweep(WARM_UP)
         return True
 
-    def _cheapest_soon(self, stop: Clock, like: Indices) -> tuple[Indices, float] | None:
-        """A best choice at new prices, after as many sweeps as it takes to get it into reach."""
+    def _cheapest_soon(self, stop: Clock, like: Indices | None = None) -> Cheap | None:
+        """A best choice at new prices, after as many sweeps as it takes to get it into reach; at last, a good one."""
+        known = None
+        for _ in range(CUT_TRIES):
+            self._approach(stop)
+            known = self._cheapest(like)
+            if self.done or stop.expired or (known is not None and known.is_best):
+                break
+        return known
+
+    def _approach(self, stop: Clock) -> None:
+        """Sweep as long as the bound gains much."""
+        before = self._swept()
         for _ in range(CUT_TRIES):
             for _ in range(CUT_SWEEPS):
                 self._swept()
-                stop.spend(self.sweep_work)
-            known = self._cheapest(like)
-            if known is not None or self.done or stop.expired:
-                return known
-        return None
+                if stop is not self.clock:
+                    stop.spend(self.sweep_work)
+            if stop.expired or self.done or self.dual.bound - before <= CUT_GAIN * abs(before):
+                return
+            before = self.dual.bound
 
-    def _cheapest(self, like: Indices | None = None) -> tuple[Indices, float] | None:
-        """A best choice at the current prices, and the bound that it proves; None if it is out of reach.
+    def _cheapest(self, like: Indices | None = None) -> Cheap | None:
+        """A best choice at the current prices, or a good one if that is out of reach; None if that is, too.
 
         Choices with a forced bound above a slack are left out. What is found within is best of all if it costs no more
         than that; otherwise it tells which slack is enough.
@@ -430,20 +466,22 @@ class Search:
         dual = self.dual
         forced = dual.forced_bounds() - dual.bound
         least = np.repeat(self.packed.least(forced), self.packed.sizes)
-        slack = max(1.0, FIRST_SLACK * abs(dual.bound))
+        slack, good = max(1.0, FIRST_SLACK * abs(dual.bound)), None
         for _ in range(SLACKS):
             keep = (forced <= slack) | (forced <= least)
             found = self._eliminated(keep, like)
             if found is None:
-                return None
+                break
             choice, cost = found
             excess = cost - dual.paid - dual.bound - (0 if like is None else len(like))
-            if choice is not None and (excess <= slack or keep.all()):
+            if choice is not None:
                 self._offer(choice)
-                self.bound = max(self.bound, self.graph.units.reachable(dual.bound + excess))
-                return choice, dual.bound + excess
+                good = Cheap(choice, dual.bound, is_best=False)
+                if excess <= slack or keep.all():
+                    self.bound = max(self.bound, self.graph.units.reachable(dual.bound + excess))
+                    return Cheap(choice, dual.bound + excess, is_best=True)
             slack = min(max(excess, slack), WIDER * slack)
-        return None
+        return good
 
     def _eliminated(self, keep: Mask, like: Indices | None) -> tuple[Indices | None, float] | None:
         """A best choice at the current prices among some, if there is one, and its cost; None if it is out of reach."""
@@ -455,7 +493,7 @@ class Search:
         clock = self.clock.part(MINIMISER_SHARE * self.clock.limit_s)
         try:
             reduce(part.graph, clock)
-            found = eliminate(part.graph, clock)
+            found = eliminate(part.graph, clock, ELIMINATION * self.sweep_work)
         except Infeasible:
             return None, math.inf
         finally:

@@ -72,6 +72,9 @@ def reduce_node(graph: Graph, node: int) -> set[int]:
 
 def settle_edge(graph: Graph, u: int, v: int) -> bool:
     """Move what is separable of an edge into its ends; returns whether anything that matters to others changed."""
+    pair = (u, v) if u < v else (v, u)
+    if pair in graph.settled:
+        return False
     matrix = graph.edges[u][v]
     rows = matrix.min(axis=1)
     if np.isinf(rows).any():
@@ -88,11 +91,11 @@ def settle_edge(graph: Graph, u: int, v: int) -> bool:
     if columns.any():
         graph.costs[v] = graph.costs[v] + columns
         matrix = matrix - columns[None, :]
-    pair = (u, v) if u < v else (v, u)
     if not matrix.any() and pair not in graph.edge_loads:
         graph.drop_edge(u, v)
         return True
     graph.set_edge(u, v, matrix)
+    graph.settled.add(pair)
     return False
 
 
