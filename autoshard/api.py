@@ -149,7 +149,8 @@ def autoshard(
         constraints: What else the plan has to keep to; see `Constraints`.
         axis_parts: Whether values inside the function may be split over a part of a mesh axis, such as two key-value
             heads over half of an axis of four; arguments and results are split over whole axes all the same. Explicit
-            axes, those that ``constraints`` reserves, and all axes of functions with callbacks are always used whole.
+            axes, those that ``constraints`` reserves, and all axes of functions with callbacks are always used whole,
+            and so are those of meshes with three axes or more.
         **misspelt: No option: an error that names the nearest one.
 
     Returns:

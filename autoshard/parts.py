@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -20,15 +20,15 @@ from autoshard.graph import LITERAL, Graph, Op
 from autoshard.rules.base import Combine, OpRule
 from autoshard.shardings import Axes, Fixed, Within
 
-MOST_AXES = 4
+MOST_AXES = 3
 """Axes above one that a mesh is cut into at most: strategies and ways between shardings multiply with every one."""
 
 LEAST_SHARE = 0.01
 """Share of a program's products that a dimension has to take part in for an axis to be cut for it."""
 
 
-def useful_parts(graph: Graph, mesh: MeshModel, axes: Collection[str]) -> dict[str, tuple[int, ...]]:
-    """The parts in which a program has use for axes: products run over a dimension that a part divides, but no whole.
+def useful_parts(graph: Graph, mesh: MeshModel, axes: Collection[str]) -> list[dict[str, tuple[int, ...]]]:
+    """The parts in which a program has use for an axis: products run over a dimension that a part divides, not all.
 
     Args:
         graph: The program.
@@ -36,16 +36,19 @@ def useful_parts(graph: Graph, mesh: MeshModel, axes: Collection[str]) -> dict[s
         axes: The axes that may be cut.
 
     Returns:
-        Axis to the sizes of its parts, major first; the dimensions with most products first, as far as cuts agree.
+        Per axis, minor ones first: the axis and the sizes of its parts, major first. Dimensions that no whole axis of
+        the mesh divides come first, then those with most products, as far as cuts agree.
     """
-    count = sum(size > 1 for size in mesh.sizes.values())
-    bounds = {axis: [1, mesh.size(axis)] for axis in axes if mesh.size(axis) > 1}
-    for axis, bound in _wanted(graph, bounds):
-        refined = sorted({*bounds[axis], bound})
-        fits = bound not in _sizes(bounds[axis]) and all(b % a == 0 for a, b in pairwise(refined))
-        if fits and count < MOST_AXES:
-            bounds[axis], count = refined, count + 1
-    return {axis: _sizes(found) for axis, found in bounds.items() if len(found) > 2}
+    room = MOST_AXES - sum(size > 1 for size in mesh.sizes.values())
+    found = []
+    for axis in reversed([axis for axis in mesh.axis_names if axis in axes] if room > 0 else []):
+        bounds = [1, mesh.size(axis)]
+        for bound in _wanted(graph, mesh, axis):
+            refined = sorted({*bounds, bound})
+            fits = bound not in _sizes(bounds) and all(b % a == 0 for a, b in pairwise(refined))
+            bounds = refined if fits and len(refined) <= room + 2 else bounds
+        found += [{axis: _sizes(bounds)}] if len(bounds) > 2 else []
+    return found
 
 
 def _sizes(bounds: Sequence[int]) -> tuple[int, ...]:
@@ -53,18 +56,21 @@ def _sizes(bounds: Sequence[int]) -> tuple[int, ...]:
     return tuple(b // a for a, b in pairwise(bounds))
 
 
-def _wanted(graph: Graph, bounds: Mapping[str, Sequence[int]]) -> list[tuple[str, int]]:
-    """Axes, and the sizes of their major parts that dimensions of products divide by; most products first."""
-    flops: dict[tuple[str, int], float] = defaultdict(float)
+def _wanted(graph: Graph, mesh: MeshModel, axis: str) -> list[int]:
+    """The sizes of a major part of an axis that dimensions of products divide by, most wanted first."""
+    size = mesh.size(axis)
+    others = [other for name, other in mesh.sizes.items() if name != axis and other > 1]
+    flops: dict[tuple[bool, int], float] = defaultdict(float)
     total = 0.0
     for op in graph.ops:
-        if not _multiplies(op.rule):
-            continue
-        total += op.rule.flops * op.trips
-        for axis, (_, size) in bounds.items():
-            for bound in {math.gcd(factor.size, size) for factor in op.rule.factors} - {1, size}:
-                flops[axis, bound] += op.rule.flops * op.trips
-    return sorted((key for key in flops if flops[key] >= LEAST_SHARE * total), key=lambda key: (-flops[key], key))
+        if _multiplies(op.rule):
+            total += op.rule.flops * op.trips
+            sizes = {factor.size for factor in op.rule.factors}
+            wanted = {(any(n % other == 0 for other in others), math.gcd(n, size)) for n in sizes}
+            for key in wanted:
+                flops[key] += op.rule.flops * op.trips
+    kept = [key for key in flops if 1 < key[1] < size and flops[key] >= LEAST_SHARE * total]
+    return list(dict.fromkeys(bound for _, bound in sorted(kept, key=lambda key: (key[0], -flops[key], key[1]))))
 
 
 def _multiplies(rule: OpRule) -> bool:

@@ -105,18 +105,18 @@ def choose(program: Program, graph: Graph, options: PlanningOptions) -> tuple[Lo
     Every plan over whole axes is one over parts, too, but there are many more of those: a search that is cut short may
     end at a dearer one. So whole axes come first, and parts have the time that is left.
     """
-    lowered, solution = _within_budget(program, graph, options)
-    parts = useful_parts(graph, options.mesh, options.cut_axes)
-    left_s = options.time_limit_s - sum(solution.seconds.values())
-    if not parts or left_s <= 0:
-        return lowered, solution
-    divided = replace(over_parts(options, parts), time_limit_s=left_s)
-    other, found = _within_budget(program, planned_graph(program, divided), divided)
-    phases = {**solution.seconds, **found.seconds}
-    seconds = {phase: solution.seconds.get(phase, 0.0) + found.seconds.get(phase, 0.0) for phase in phases}
-    if found.choice and (not solution.choice or found.cost < (1 - TARGET_GAP) * solution.cost):
-        return other, replace(found, seconds=seconds)
-    return lowered, replace(solution, seconds=seconds)
+    best, solution = _within_budget(program, graph, options)
+    spent = dict(solution.seconds)
+    for parts in useful_parts(graph, options.mesh, options.cut_axes):
+        left_s = options.time_limit_s - sum(spent.values())
+        if left_s <= 0:
+            break
+        divided = replace(over_parts(options, parts), time_limit_s=left_s)
+        lowered, found = _within_budget(program, planned_graph(program, divided), divided)
+        spent = {phase: spent.get(phase, 0.0) + found.seconds.get(phase, 0.0) for phase in {**spent, **found.seconds}}
+        if found.choice and (not solution.choice or found.cost < (1 - TARGET_GAP) * solution.cost):
+            best, solution = lowered, found
+    return best, replace(solution, seconds=spent)
 
 
 def _within_budget(program: Program, graph: Graph, options: PlanningOptions) -> tuple[Lowered, Solution]:

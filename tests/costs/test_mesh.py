@@ -1,11 +1,26 @@
 """Mesh models: what they say, keep and refuse."""
 
+from collections.abc import Callable
+
+import hypothesis.strategies as st
 import pytest
+from hypothesis import given
 from pydantic import ValidationError
 
-from autoshard.costs import Link, MeshAxis, MeshModel
+from autoshard.costs import (
+    Cost,
+    Link,
+    MeshAxis,
+    MeshModel,
+    all_gather,
+    all_reduce,
+    all_to_all,
+    collective_permute,
+    reduce_scatter,
+)
 from autoshard.costs.mesh import split_sub_axis, sub_axis_name
 
+Collective = Callable[..., Cost]
 NAMES = ("tpu-v5e", "tpu-v7", "h100-sxm", "mi300x", "cpu-virtual")
 
 
@@ -116,3 +131,29 @@ def test_a_part_across_links_runs_at_the_slowest() -> None:
     (minor,) = mesh.links("x:(3)4")
     assert (minor.size, minor.fabric) == (4, between.fabric)
     assert [(link.size, link.fabric) for link in mesh.links("x:(4)3")] == [(3, "host")]
+
+
+@given(
+    preset=st.sampled_from(["tpu-v5e", "tpu-v4", "h100-sxm", "cpu-virtual"]),
+    cut=st.sampled_from([("x", (2, 4)), ("x", (4, 2)), ("x", (2, 2, 2)), ("y", (2, 2))]),
+    kind=st.sampled_from([all_gather, all_reduce, reduce_scatter, all_to_all, collective_permute]),
+    nbytes=st.floats(1, 1e9),
+    with_other=st.booleans(),
+)
+def test_all_parts_of_an_axis_cost_what_the_axis_does(
+    preset: str, cut: tuple[str, tuple[int, ...]], kind: Collective, nbytes: float, with_other: bool
+) -> None:
+    axis, sizes = cut
+    whole = MeshModel.preset(preset, {"x": 8, "y": 4})
+    mesh = whole.cut({axis: sizes})
+    parts = [name for name in mesh.axis_names if name not in whole.axis_names]
+    others = [name for name in whole.axis_names if name != axis] if with_other else []
+    assert kind(nbytes, [*reversed(parts), *others], mesh) == kind(nbytes, [*others, axis], whole)
+    assert mesh.joined(parts) == (axis,) and mesh.num_devices == whole.num_devices and mesh.whole == whole
+
+
+def test_parts_that_do_not_make_up_their_axis_are_refused() -> None:
+    mesh = MeshModel.uniform({"x": 8}, bytes_per_s=1.0, latency_s=0.0)
+    for parts in ({"x": (2, 2)}, {"x": (8, 1)}, {"y": (2, 2)}):
+        with pytest.raises(ValueError, match=r"mesh axis '.' of size (8|None) is not made up of parts"):
+            mesh.cut(parts)
