@@ -232,11 +232,10 @@ def compare(
         wire_tolerance: Accepted difference in bytes sent, relative to the compiled program.
         memory_tolerance: Accepted difference in peak memory, relative to the compiled program.
     """
-    whole = mesh_axes if whole_axes is None else whole_axes
-    compiled = [
-        replace(collective, axes=joined_spec(ShardingSpec.of(collective.axes), whole).axes)
-        for collective in collectives(text, mesh_axes, assumed_trips=assumed_trips)
-    ]
+    compiled = collectives(text, mesh_axes, assumed_trips=assumed_trips)
+    if whole_axes is not None and whole_axes != mesh_axes:
+        named = collectives(text, whole_axes, assumed_trips=assumed_trips)
+        compiled = tuple(_over_whole_axes(*pair, whole_axes) for pair in zip(compiled, named))
     return Verification(
         rows=_rows(predicted, compiled),
         sources=_sources(predicted, compiled),
@@ -314,6 +313,13 @@ def unhonoured_outputs(
 
     found = jax.tree_util.tree_map_with_path(difference, lowered.out_info, out_shardings, compiled.output_shardings)
     return tuple(jax.tree.leaves(found))
+
+
+def _over_whole_axes(divided: Collective, named: Collective, whole_axes: Mapping[str, int]) -> Collective:
+    """A collective over the axes of the user, and parts of them: groups say theirs, the pairs of a permute do not."""
+    if divided.kind != "collective-permute":
+        return named
+    return replace(divided, axes=joined_spec(ShardingSpec.of(divided.axes), whole_axes).axes)
 
 
 def _rows(predicted: Iterable[PredictedCollective], compiled: Iterable[Collective]) -> tuple[CollectiveRow, ...]:

@@ -261,6 +261,21 @@ def test_few_axes_and_parts_that_make_up_each(sizes: dict[str, int]) -> None:
     assert useful_parts(graph, mesh, frozenset()) == []
 
 
+def test_sums_scattered_along_links_that_are_no_parts_of_the_cut() -> None:
+    """On a cube of 2x2x2 chips a sum is scattered link by link, over groups that no axis of the cut mesh names."""
+    fn = lambda x, w: attention(x, w, head=128)  # noqa: E731
+    w = weights(width=1024, head=128)
+    x = normal(9, 1, 128, 1024)
+    step = planned(fn, hardware="tpu-v5p", out_shardings=P(None, "tensor"))
+    plan = assert_carried_out(fn, step, x, w)
+    assert plan.axis_parts == PARTS
+    assert [c.axes for c in plan.collectives if c.kind == "reduce-scatter"] == [
+        ("tensor:(1)2",),
+        ("tensor:(2)2",),
+        ("tensor:(4)2",),
+    ]
+
+
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
 def test_the_tpu_compiler_does_as_planned() -> None:
     shapes = {name: jax.ShapeDtypeStruct((8 * w.shape[0], 8 * w.shape[1]), "bfloat16") for name, w in weights().items()}
