@@ -357,8 +357,15 @@ class Autosharded(Generic[P, R]):
         except ValueError as error:
             if not (planned.plan.axis_parts and is_indivisible(error)):
                 raise
-        update = {"axis_parts": False, "plan": None}
-        return Autosharded(self._fn, self.mesh, self._options.model_copy(update=update))(*args, **kwargs)
+        logger.warning(
+            "%s is differentiated outside of jit, where JAX has no name for inner values over parts of axes: it is "
+            "planned over whole axes from now on; put jax.grad inside of jit, or inside of the planned function",
+            self.__name__,
+        )
+        with self._lock:
+            self._options = self._options.model_copy(update={"axis_parts": False, "plan": None})
+            self.clear_cache()
+        return self(*args, **kwargs)
 
     def _run(self, planned: _Planned, dynamic: tuple[Any, ...]) -> Any:
         try:

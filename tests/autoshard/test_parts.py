@@ -140,18 +140,20 @@ def test_reported_over_the_axes_of_the_user() -> None:
     assert {axis for c in plan.collectives for axis in c.axes} <= {"tensor", "tensor:(1)2", "tensor:(2)4"}
 
 
-def test_under_transformations_and_in_a_mesh_context() -> None:
+def test_under_transformations_and_in_a_mesh_context(caplog: pytest.LogCaptureFixture) -> None:
     w = weights()
     step, expected = planned(attention), jax.jit(attention)(X, w)
     gradient = jax.jit(jax.grad(lambda w: attention(X, w).sum()))(w)
     assert step.plan(X, w).axis_parts == PARTS
     assert_same(expected, jax.jit(step)(X, w))
-    assert_same(gradient, jax.grad(lambda w: step(X, w).sum())(w))
     assert_same(gradient, jax.jit(jax.grad(lambda w: step(X, w).sum()))(w))
     assert_same(jnp.stack([expected, expected]), jax.vmap(step, in_axes=(0, None))(jnp.stack([X, X]), w))
     with jax.set_mesh(devices(SIZES)):
         assert_same(expected, step(X, w))
         assert_same(expected, autoshard(attention, in_shardings=SPLIT, hardware=model(SIZES))(X, w))
+    assert step.plan(X, w).axis_parts == PARTS and not caplog.records
+    assert_same(gradient, jax.grad(lambda w: step(X, w).sum())(w))
+    assert "differentiated outside of jit" in caplog.text and step.plan(X, w).axis_parts == {}
 
 
 def test_inside_of_a_planned_function_axes_are_whole() -> None:
