@@ -22,7 +22,7 @@ from autoshard.parts import refined_fixed, refined_graph, useful_parts
 from autoshard.plan import PLAN_VERSION, Leaf, Plan, SolverSummary
 from autoshard.rules.base import called_name
 from autoshard.shardings import Fixed, without_axes_of_one
-from autoshard.solver import Progress, Solution, Status, solve
+from autoshard.solver import Progress, Solution, Status, least_budget, solve
 from autoshard.tables import nbytes_text
 from autoshard.trace import Program, build_graph
 
@@ -230,7 +230,7 @@ def _without_solution(solution: Solution, lowered: Lowered, options: PlanningOpt
         return replace(solution, choice=choice, status=Status.FAILED, message=message)
     if solution.status is Status.INFEASIBLE:
         raise InfeasibleError(
-            f"no plan fits: {_why_infeasible(lowered, options)}\n"
+            f"no plan fits: {_why_infeasible(lowered, options)}{_what_would_fit(lowered, options)}\n"
             "raise memory_budget, use more devices, donate arguments that are fed back, add jax.checkpoint, or free "
             "fixed shardings"
         )
@@ -251,6 +251,22 @@ def _why_infeasible(lowered: Lowered, options: PlanningOptions) -> str:
         f"{op.source or 'the start'} at least {nbytes_text(held)} is live, with every value split as far as it goes"
         f"{', and no choice keeps all of them so small at once' if held <= options.budget_bytes else ''}"
     )
+
+
+LEAST_BUDGET_S = 5.0
+"""Time to find the budget that something fits, for the message that nothing does."""
+
+
+def _what_would_fit(lowered: Lowered, options: PlanningOptions) -> str:
+    """The least budget that a plan fits, if the budget is to blame and that is found in time."""
+    if options.budget_bytes is None:
+        return ""
+    found = least_budget(lowered.problem, time_limit_s=min(LEAST_BUDGET_S, options.time_limit_s))
+    if not found.choice:
+        return ""
+    nbytes = max(0.0, found.nbytes - on_chip_bytes(lowered.mesh))
+    known = "the least budget that a plan fits" if found.nbytes == found.bound else "the least that is known to suffice"
+    return f"; {known} is {nbytes_text(nbytes)} ({nbytes:.0f} bytes)"
 
 
 def least_peak(lowered: Lowered) -> tuple[float, int]:

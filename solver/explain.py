@@ -8,10 +8,15 @@ import numpy as np
 
 from .clock import Clock
 from .problem import Edge, Floats, Problem, ProblemError
-from .solution import Solution, Status, check_solution
+from .solution import Solution, Status, check_solution, memory_profile
 from .solve import solve
 
 TRY_SHARE = 0.25  # of the time left, for each budget tried
+SQUEEZE_SHARE = 0.4  # of the time, for a choice of low peak to start from
+SQUEEZES = 60  # weights of times that are tried for it
+SQUEEZE_PACE = (
+    3.0  # how much more a time weighs at which the peak is reached than an empty one, each time, as a power of e
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,21 +156,20 @@ def least_budget(problem: Problem, *, time_limit_s: float = 20.0) -> LeastBudget
     """
     clock = Clock(limit_s=time_limit_s)
     free = _costless(problem)
-    first = solve(_weighed(free), time_limit_s=TRY_SHARE * clock.left_s)
-    if not first.choice:
+    best, low = _squeezed(free, clock.part(SQUEEZE_SHARE * clock.left_s))
+    if not best:
         return LeastBudget(nbytes=math.inf, bound=math.inf, choice=(), peak_time=None, holders=())
-    best, low = first.choice, _least_held(problem)
+    low = max(low, _least_held(problem))
     high = check_solution(problem, best).peak_bytes
-    budget = low
-    while low < high and not clock.expired:
+    budget = untried = low
+    while untried < high and not clock.expired:
         found = solve(replace(free, budget=budget), time_limit_s=TRY_SHARE * clock.left_s)
         if found.choice:
             best, high = found.choice, found.peak_bytes
-        elif found.status is Status.INFEASIBLE:
-            low = budget + 1.0
         else:
-            break
-        budget = math.floor((low + high) / 2)
+            untried = budget + 1.0
+            low = untried if found.status is Status.INFEASIBLE else low
+        budget = math.floor((untried + high) / 2)
     check = check_solution(problem, best)
     filled = holders(problem, best, check.peak_time) if check.peak_time is not None else ()
     return LeastBudget(nbytes=high, bound=low, choice=best, peak_time=check.peak_time, holders=filled)
@@ -224,14 +228,44 @@ def _costless(problem: Problem) -> Problem:
     )
 
 
-def _weighed(free: Problem) -> Problem:
-    """Bytes times lifetime as the cost, and no budget: a choice that holds little."""
+def _squeezed(free: Problem, clock: Clock) -> tuple[tuple[int, ...], float]:
+    """A choice of low peak, and bytes that no peak is below: times weigh more the more is held at them.
+
+    The least weighed sum over all times, for weights that add up to 1, is a lower bound of every peak.
+    """
+    best: tuple[int, ...] = ()
+    high, low, weights = math.inf, 0.0, np.zeros(0)
+    for _ in range(SQUEEZES):
+        found = solve(_weighed(free, weights), time_limit_s=clock.left_s / 2)
+        if not found.choice:
+            break
+        held = memory_profile(free, found.choice)[1]
+        peak = float(held.max(initial=0.0))
+        best, high = (found.choice, peak) if peak < high else (best, high)
+        low = max(low, math.ceil(found.bound * (1 - 1e-9))) if len(weights) else low
+        if low >= high or not len(held) or clock.expired:
+            break
+        weights = (weights if len(weights) else np.ones(len(held))) * np.exp(
+            SQUEEZE_PACE * (held / max(peak, 1.0) - 1.0)
+        )
+        weights /= weights.sum()
+    return best, low
+
+
+def _weighed(free: Problem, weights: Floats) -> Problem:
+    """Bytes times weight of their times as the cost, and no budget; without weights, times lifetime."""
+    times, _ = memory_profile(free, (0,) * len(free.costs))
+    past = np.concatenate([[0.0], np.cumsum(weights)]) if len(weights) else np.append(times, 0.0)
+
+    def weight(start: int, stop: int) -> float:
+        return float(past[np.searchsorted(times, stop)] - past[np.searchsorted(times, start)]) if start < stop else 0.0
+
     costs, edges = list(free.costs), list(free.edges)
     for usage in free.usages:
-        costs[usage.node] = costs[usage.node] + usage.nbytes * max(0, usage.stop - usage.start)
+        costs[usage.node] = costs[usage.node] + usage.nbytes * weight(usage.start, usage.stop)
     for copy in free.edge_usages:
         edge = edges[copy.edge]
-        edges[copy.edge] = Edge(edge.u, edge.v, edge.cost + copy.nbytes * max(0, copy.stop - copy.start))
+        edges[copy.edge] = Edge(edge.u, edge.v, edge.cost + copy.nbytes * weight(copy.start, copy.stop))
     return replace(free, costs=tuple(costs), edges=tuple(edges), usages=(), edge_usages=(), budget=None)
 
 

@@ -51,6 +51,7 @@ LOWER = (0.99, 0.95, 0.8)  # those of the best bound; and until one overfills me
 TIES_WORTH = 1e-3  # relative to the bound: what breaking ties may cost
 CUT_SHARE = 0.8  # of the time left, for cutting planes
 CUT_WORTH = 0.05  # relative to the bound: what all room may cost at first
+LEAST_WORTH = 2.0**30  # units that it is at least: prices of bytes are rounded to whole units, and costs may be zero
 CUT_TRIES = 4  # how often the best choice at new prices is sought
 CUT_SWEEPS = 10  # sweeps before each time, as often as
 CUT_GAIN = 2e-4  # the bound gains more than so much, relative to itself
@@ -366,11 +367,16 @@ class Search:
             if self.bound - before <= enough:
                 return
 
+    @property
+    def _spread(self) -> float:
+        """What the choices of all nodes differ by."""
+        packed = self.packed
+        return float((np.maximum.reduceat(packed.costs, packed.offsets[:-1]) - packed.least(packed.costs)).sum())
+
     def _price(self) -> None:
         """Price memory: one sweep and one choice per change of the prices, and the unions of the choices seen."""
         packed, stop = self.packed, self.clock.part(PRICE_SHARE * self.clock.left_s)
-        spread = float((np.maximum.reduceat(packed.costs, packed.offsets[:-1]) - packed.least(packed.costs)).sum())
-        pricing = Pricing(packed.room, FIRST_WORTH * max(abs(self.bound), WORTH_OF_SPREAD * spread))
+        pricing = Pricing(packed.room, FIRST_WORTH * max(abs(self.bound), WORTH_OF_SPREAD * self._spread))
         best, seen, before = (self.bound, self.dual.prices), np.zeros(len(packed.costs), dtype=bool), self.bound
         iteration = 0
         while not self.done and not stop.expired:
@@ -402,7 +408,8 @@ class Search:
     def _price_by_cuts(self) -> bool:
         """Price memory by cutting planes, and unite the choices seen; False if best choices are out of reach."""
         packed, stop = self.packed, self.clock.part(CUT_SHARE * self.clock.left_s)
-        cuts, seen = Cuts(packed.room, CUT_WORTH * max(abs(self.bound), 1.0)), np.zeros(len(packed.costs), dtype=bool)
+        cuts = Cuts(packed.room, max(CUT_WORTH * max(abs(self.bound), WORTH_OF_SPREAD * self._spread), LEAST_WORTH))
+        seen = np.zeros(len(packed.costs), dtype=bool)
         fitting, overfull = None, None
         self._approach(stop)
         known = self._cheapest()

@@ -122,8 +122,14 @@ class TestRefusals:
         with pytest.raises(
             InfeasibleError,
             match=r"no plan fits: memory_budget is 64 B per device; at .* is live(.|\n)*raise memory_budget",
-        ):
+        ) as caught:
             autoshard(product, mesh, memory_budget=64).plan(W, X)
+        found = re.search(r"the least budget that a plan fits is .* \((\d+) bytes\)", str(caught.value))
+        assert found is not None
+        least = int(found[1])
+        assert autoshard(product, mesh, memory_budget=least).plan(W, X).solver.status == "optimal"
+        with pytest.raises(InfeasibleError):
+            autoshard(product, mesh, memory_budget=least - 1).plan(W, X)
 
     def test_replicate_on_failure(self, mesh: Mesh) -> None:
         step = autoshard(product, mesh, memory_budget=64, on_failure="replicate")
