@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,7 @@ from autoshard.lower import Lowered, lower
 from autoshard.plan import Plan, spec_of
 from autoshard.planner import PlanningOptions, assemble
 from autoshard.shardings import named_shardings
-from autoshard.solver import Solution, Status
+from autoshard.solver import Solution, Status, check_solution
 from autoshard.trace import abstract, build_graph, trace
 from tests.autoshard.zoo import Program
 
@@ -41,6 +42,8 @@ class Lab:
         found = []
         for _ in range(count):
             choice = random_choice(lowered, rng)
+            while math.isinf(check_solution(lowered.problem, choice).cost):  # a loop's carry contradicts itself
+                choice = random_choice(lowered, rng)
             solution = Solution(choice=choice, cost=0.0, bound=0.0, status=Status.FEASIBLE, peak_bytes=0.0)
             plan = assemble(traced, graph, lowered, solution, options, {}, ())
             found.append((plan, self._run(plan, traced)))
