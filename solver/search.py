@@ -50,6 +50,7 @@ HIGHER = (1.0, 1.01, 1.05, 1.2, 1.6, 2.5)  # prices at which best choices are so
 LOWER = (0.99, 0.95, 0.8)  # those of the best bound; and until one overfills memory
 TIES_WORTH = 1e-3  # relative to the bound: what breaking ties may cost
 CUT_SHARE = 0.8  # of the time left, for cutting planes
+FEW_ROWS = 12  # memory rows that may have a price
 CUT_WORTH = 0.05  # relative to the bound: what all room may cost at first
 LEAST_WORTH = 2.0**30  # units that it is at least: prices of bytes are rounded to whole units, and costs may be zero
 CUT_TRIES = 4  # how often the best choice at new prices is sought
@@ -406,7 +407,12 @@ class Search:
         self._sweep(3 * WARM_UP)
 
     def _price_by_cuts(self) -> bool:
-        """Price memory by cutting planes, and unite the choices seen; False if best choices are out of reach."""
+        """Price memory by cutting planes, and unite the choices seen.
+
+        Returns:
+            Whether that went well: not where best choices are out of reach, or where so many rows bind that changing
+            all prices at once gets there sooner.
+        """
         packed, stop = self.packed, self.clock.part(CUT_SHARE * self.clock.left_s)
         cuts = Cuts(packed.room, max(CUT_WORTH * max(abs(self.bound), WORTH_OF_SPREAD * self._spread), LEAST_WORTH))
         seen = np.zeros(len(packed.costs), dtype=bool)
@@ -425,6 +431,8 @@ class Search:
             prices = cuts.next_prices(self.clock.patience_s, max(CUT_GAP, self.target_gap / 4))
             if prices is None:
                 break
+            if np.count_nonzero(prices) > FEW_ROWS:
+                return False
             self.dual.set_prices(prices)
             known = self._cheapest_soon(stop, choice)
         self.rows.update(np.flatnonzero(cuts.best).tolist())
