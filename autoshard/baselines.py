@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -15,7 +16,7 @@ from autoshard.inferring import RuleLeaf, fsdp_sharding, stacked_sharding
 from autoshard.parts import refined_fixed
 from autoshard.plan import Totals
 from autoshard.planner import PlanningOptions, fix_arguments, lower_program, planned_graph
-from autoshard.shardings import Fixed, fixed_dims
+from autoshard.shardings import Fixed, fixed_dims, without_axes_of_one
 from autoshard.solver import solve
 from autoshard.trace import Program
 
@@ -71,7 +72,8 @@ def price_fixed(program: Program, options: PlanningOptions, fixed: Mapping[int, 
 def _cheapest(program: Program, options: PlanningOptions, fixed: Mapping[int, Fixed]) -> Totals | None:
     """Totals of the best plan that keeps to ``fixed``; None if none was found in time."""
     free = _free(options)
-    lowered = lower_program(program, fix_arguments(planned_graph(program, free), fixed), free)
+    split = {number: without_axes_of_one(dims, options.mesh.sizes) for number, dims in fixed.items()}
+    lowered = lower_program(program, fix_arguments(planned_graph(program, free), split), free)
     solution = solve(lowered.problem, time_limit_s=options.time_limit_s)
     if lowered.problem.costs and not solution.choice:
         return None
@@ -90,12 +92,12 @@ def _free(options: PlanningOptions) -> PlanningOptions:
 def data_parallel(program: Program, options: PlanningOptions) -> dict[int, Fixed] | None:
     """Arguments as data parallelism has them; None if no argument's leading dimension divides by the mesh."""
     fed_back = set(options.ties.values())
-    axes = options.mesh.axis_names
+    axes, devices = options.mesh.axis_names, options.mesh.num_devices
     fixed: dict[int, Fixed] = {}
     split = False
     for number, var in enumerate(program.jaxpr.jaxpr.invars):
         shape = tuple(getattr(var.aval, "shape", ()))
-        batch = number not in fed_back and bool(shape) and shape[0] % options.mesh.num_devices == 0
+        batch = number not in fed_back and math.prod(shape) > 0 and shape != () and shape[0] % devices == 0
         split |= batch
         fixed[number] = tuple(axes if batch and d == 0 else () for d in range(len(shape)))
     return fixed if split else None
@@ -111,6 +113,9 @@ def fully_sharded(program: Program, graph: Graph, options: PlanningOptions) -> d
     fixed: dict[int, Fixed] = {}
     for number, (aval, name) in enumerate(zip(avals, program.argument_names)):
         shape = tuple(getattr(aval, "shape", ()))
+        if math.prod(shape) == 0:
+            fixed[number] = ((),) * len(shape)
+            continue
         leaf = RuleLeaf(shape=shape, dtype=jnp.float32, nbytes=1, preconditioner=False)
         chosen = (stacked_sharding(rule) if shape in stacked else rule)((None,) * len(shape), mesh, name, leaf)
         fixed[number] = tuple(dim or () for dim in fixed_dims(chosen, len(shape)))

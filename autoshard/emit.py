@@ -289,7 +289,10 @@ class _Emitter:
         entered = [self.enter(kind, held, path, k) for k, (kind, held) in enumerate(zip(kinds, args))]
 
         def body(*arrays: Any) -> list[Any]:
-            held = [self.inside(d, outer, a) for (_, d), outer, a in zip(entered, args, arrays)]
+            held = [
+                Held(a) if kind == "scan_xs" and d is None else self.inside(d, outer, a)  # a slice is not the constant
+                for kind, (_, d), outer, a in zip(kinds, entered, args, arrays)
+            ]
             outs = self.walk(p["jaxpr"], held, path)
             kept = [self.carried(out, entered[consts + k][1]) for k, out in enumerate(outs[:carries])]
             stacked = [self.enter("scan_ys", out, path, carries + k)[0] for k, out in enumerate(outs[carries:])]

@@ -328,8 +328,10 @@ def _gather(at: Region, shards: Sequence[Any]) -> list[Any]:
 
 def _wide(indices: Any) -> Any:
     """Signed indices that can hold the extent of any dimension; what is out of bounds above stays so."""
+    if indices.dtype.itemsize < 4:
+        return indices.astype(jnp.int32)
     if jnp.issubdtype(indices.dtype, jnp.signedinteger):
-        return indices if indices.dtype.itemsize >= 4 else indices.astype(jnp.int32)
+        return indices
     return jnp.minimum(indices, jnp.iinfo(jnp.int32).max).astype(jnp.int32)
 
 
@@ -414,6 +416,7 @@ def _window_extents(at: Region) -> list[int]:
 def _dynamic_slice(at: Region, shards: Sequence[Any]) -> list[Any]:
     """What this shard holds of the slice, zero for the rest."""
     operand, *starts = shards
+    starts = [_wide(start) for start in starts]
     whole, sizes = at.shape(0), at.params["slice_sizes"]
     for d, size in enumerate(sizes):
         start = jnp.clip(starts[d], 0, whole[d] - size)
@@ -441,6 +444,7 @@ def _along(mask: Any, dimension: int, rank: int) -> Any:
 def _dynamic_update_slice(at: Region, shards: Sequence[Any]) -> list[Any]:
     """Write what falls into this shard: a window of it is read, mixed with the update, and written back."""
     operand, update, *starts = shards
+    starts = [_wide(start) for start in starts]
     whole, full = at.shape(0), at.shape(1)
     split = [d for d in range(operand.ndim) if at.axes(0, d) and full[d] != whole[d]]
     starts = [jnp.clip(start, 0, n - m) if n != m else 0 for start, n, m in zip(starts, whole, full)]

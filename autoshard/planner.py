@@ -22,7 +22,7 @@ from autoshard.parts import refined_fixed, refined_graph, useful_parts
 from autoshard.plan import PLAN_VERSION, Leaf, Plan, SolverSummary
 from autoshard.rules.base import called_name
 from autoshard.shardings import Fixed, without_axes_of_one
-from autoshard.solver import Progress, Solution, Status, least_budget, solve
+from autoshard.solver import Progress, Solution, Status, check_solution, least_budget, solve
 from autoshard.tables import nbytes_text
 from autoshard.trace import Program, build_graph
 
@@ -148,12 +148,27 @@ TARGET_GAP = 1e-3
 def _solve(lowered: Lowered, options: PlanningOptions) -> Solution:
     if not lowered.problem.costs:
         return Solution(choice=(), cost=0.0, bound=0.0, status=Status.OPTIMAL, peak_bytes=0.0)
-    return solve(
+    solution = solve(
         lowered.problem,
         time_limit_s=options.time_limit_s,
         target_gap=TARGET_GAP,
         on_progress=options.on_progress,
     )
+    return _at_least_replicated(lowered, solution) if solution.status is Status.FAILED else solution
+
+
+def _at_least_replicated(lowered: Lowered, solution: Solution) -> Solution:
+    """Everything on every device, where time was up before anything was found, if that fits."""
+    replicated = tuple(0 for _ in lowered.problem.costs)
+    check = check_solution(lowered.problem, replicated)
+    if check.violations or not np.isfinite(check.cost):
+        return solution
+    message = "time was up before any plan was found: everything is replicated, raise time_limit_s"
+    logger.warning("%s", message)
+    return replace(
+        solution, choice=replicated, cost=check.cost, peak_bytes=check.peak_bytes, status=Status.FEASIBLE,
+        message=message,
+    )  # fmt: skip
 
 
 MEMORY_HEADROOM = 0.1

@@ -278,6 +278,7 @@ def _assignments(rule: OpRule, mesh: MeshModel) -> Iterator[tuple[tuple[Axes, ..
     moves = [factor.combine is Combine.MOVE for factor in rule.factors]
     axes = [(a, mesh.size(a)) for a in mesh.axis_names if mesh.size(a) > 1]
     places = _places(rule)
+    together = len(places) ** len(axes) > MANY_PLACES
     cuts = [_cut_of(a, mesh) for a, _ in axes]
     for choice in _choices(rule, places, [size for _, size in axes], cuts, [1] * len(rule.factors)):
         by_factor: dict[int, list[str]] = {}
@@ -288,8 +289,12 @@ def _assignments(rule: OpRule, mesh: MeshModel) -> Iterator[tuple[tuple[Axes, ..
             by_factor.setdefault(place[0], []).append(axis)
             if place[1] >= 0:
                 by_dimension.setdefault(place[1], []).append(axis)
+        if together and len(by_dimension) > 1:
+            continue
         canonical = [(f, tuple(by_factor[f])) for f in sorted(by_factor) if not quiet[f]]
-        scatters = [tuple(zip(by_dimension, orders)) for orders in _orders(by_dimension.values(), mesh)]
+        groups = by_dimension.values()
+        scatter_orders = [tuple(map(tuple, groups))] if together else _orders(groups, mesh)
+        scatters = [tuple(zip(by_dimension, orders)) for orders in scatter_orders]
         left = tuple(axis for (axis, _), place in zip(axes, choice) if place is not None and place[1] == LEFT_OPEN)
         for orders in _orders(by_factor.values(), mesh):
             of = dict(zip(by_factor, orders))
@@ -298,6 +303,12 @@ def _assignments(rule: OpRule, mesh: MeshModel) -> Iterator[tuple[tuple[Axes, ..
             for scattered in scatters:
                 yield assignment, scattered, left, busy
 
+
+MANY_PLACES = 1000
+"""From so many ways to place all axes on, sums are scattered onto one dimension at a time, in the order of the mesh.
+
+Three axes and tensors of five dimensions would otherwise make thousands of strategies of one operation, which no solver
+gets through in time. With two axes that takes more than thirty places, which no operation has."""
 
 Place = tuple[int, int] | None
 """What a mesh axis does: nothing, or split a factor and, if it sums, scatter the sum onto a dimension of the result,

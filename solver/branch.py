@@ -14,12 +14,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from .clock import Clock
+from .clock import WORK_PER_SECOND, Clock
 from .graph import Graph, Infeasible
-from .search import Found, Search, Tell, ignore, reduce, solve_quickly
+from .search import Found, Search, Tell, entries, ignore, reduce, solve_quickly
 
 BRANCH_SHARE = 0.7  # of the time left, for branches; the rest is for regions around the best choice
 SHARE = 0.25  # of the time left, for each branch
+SETUP = 15.0  # table entries that setting up a search touches, per entry of the graph's
 WORTHWHILE = 1e-3  # relative gap from which on branches are worth their time
 
 
@@ -39,6 +40,9 @@ def conclude(graph: Graph, clock: Clock, tell: Tell, target_gap: float) -> Found
     found = solve_quickly(graph, clock)
     if found is not None:
         return found
+    setup_s = SETUP * entries(graph) / WORK_PER_SECOND
+    if setup_s > max(1.0, clock.left_s):  # time would be up before the search has begun
+        return Found(None, math.inf, -math.inf, False, None)
     search = Search(graph, clock, tell, target_gap)
     search.run()
     if not search.done:

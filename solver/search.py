@@ -276,7 +276,7 @@ class Search:
     def _is_eliminated(self) -> bool:
         """Whether the best choice was found by elimination."""
         self._approach(self.clock)
-        known = self._cheapest()
+        known = None if self.done else self._cheapest()
         return known is not None and known.is_best
 
     def found(self) -> Found:
@@ -339,7 +339,8 @@ class Search:
         for look in range(MOST_LOOKS):
             before = self.cost
             for _ in range(LOOK):
-                self._swept()
+                if not self.clock.expired:
+                    self._swept()
             self._look()
             is_near = self.cost - self.bound <= NARROW * abs(self.cost) < math.inf
             if self.done or is_near or (look >= LEAST_LOOKS and self.cost == before):
@@ -418,7 +419,7 @@ class Search:
         seen = np.zeros(len(packed.costs), dtype=bool)
         fitting, overfull = None, None
         self._approach(stop)
-        known = self._cheapest()
+        known = None if self.done else self._cheapest()
         if known is None or not known.is_best:
             return False
         while known is not None and not (self.done or stop.expired):
@@ -462,6 +463,8 @@ class Search:
         before = self._swept()
         for _ in range(CUT_TRIES):
             for _ in range(CUT_SWEEPS):
+                if stop.expired or self.clock.expired:
+                    return
                 self._swept()
                 if stop is not self.clock:
                     stop.spend(self.sweep_work)

@@ -76,3 +76,17 @@ def test_own_shardings_are_priced_beside_the_plan(plan: Plan) -> None:
 def test_own_shardings_have_to_fit(plan: Plan) -> None:
     with pytest.raises(SpecError, match=r"against does not fit:\n.*axis 'z' is not in the mesh"):
         plan.report(against={"wrong": (None, P("z"))})
+
+
+@pytest.mark.parametrize("sizes", [(1, 8), (8, 1)])
+def test_baselines_do_without_axes_of_one_device(sizes: tuple[int, int]) -> None:
+    line = jax.make_mesh(sizes, ("x", "y"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    report = autoshard(jnp.matmul, line).plan(BATCH, jax.ShapeDtypeStruct((16, 64), "float32")).report()
+    assert {"data parallel", "fully sharded"} <= set(report.baselines)
+
+
+@pytest.mark.parametrize(("left", "right"), [((0, 8), (8, 16)), ((8, 0), (0, 16))])
+def test_empty_arguments_are_not_split_by_baselines(left: tuple[int, int], right: tuple[int, int]) -> None:
+    shapes = (jax.ShapeDtypeStruct(left, "float32"), jax.ShapeDtypeStruct(right, "float32"))
+    report = autoshard(jnp.matmul, mesh()).plan(*shapes).report()
+    assert "fully sharded" in report.baselines

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -167,3 +168,40 @@ def test_windows_beyond_the_end_are_those_of_one_device(start: int) -> None:
             lambda x, i, of=window_of: halves(of(x, i), i), mesh, in_shardings=(jax.P(), None), out_shardings=jax.P()
         )
         np.testing.assert_array_equal(step(x, i), window_of(x, i) * start)
+
+
+@pytest.mark.parametrize("dtype", [jnp.int8, jnp.uint8, jnp.int16, jnp.uint32])
+def test_starts_of_narrow_types_reach_every_shard(dtype: Any) -> None:
+    mesh = jax.make_mesh((8,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    x, start = jnp.arange(512.0).reshape(2, 256), dtype(100)
+    split = jax.P(None, "x")
+    sliced = autoshard(lambda x, i: jax.lax.dynamic_slice_in_dim(x, i, 8, 1), mesh, in_shardings=(split, None))
+    np.testing.assert_array_equal(sliced(x, start), x[:, 100:108])
+    written = autoshard(
+        lambda x, i: jax.lax.dynamic_update_slice_in_dim(x, x[:, :8] * 0 - 1, i, 1), mesh,
+        in_shardings=(split, None), out_shardings=split,
+    )  # fmt: skip
+    np.testing.assert_array_equal(written(x, start), x.at[:, 100:108].set(-1))
+
+
+KEYS = jax.random.split(jax.random.key(0), 4)
+
+STACKS_OF_CONSTANTS: dict[str, Callable[[jax.Array], Any]] = {
+    "numbers": lambda x: jax.lax.map(lambda i: x[i], jnp.arange(16)),
+    "gradient": jax.grad(lambda x: jnp.sum(jax.lax.map(lambda i: x[i] ** 2, jnp.arange(16) // 2))),
+    "keys made inside": lambda x: jax.lax.scan(
+        lambda c, key: (c + jax.random.normal(key, c.shape), c.sum()), x, jax.random.split(jax.random.key(0), 4)
+    ),
+    "keys made outside": lambda x: jax.lax.scan(lambda c, key: (c + jax.random.bits(key), c.sum()), x, KEYS),
+    "beside an argument": lambda x: jax.lax.scan(lambda c, t: (c + t[0] * t[1], t[0]), x[0], (jnp.arange(16) + 1, x)),
+    "zeros": lambda x: jax.lax.scan(lambda c, z: (c * 2 + z, z + 1), x, jnp.zeros(3, int)),
+}
+
+
+@pytest.mark.parametrize("name", STACKS_OF_CONSTANTS)
+def test_loops_over_stacks_of_constants(name: str) -> None:
+    """A constant is computed again inside of a loop that closes over it; a slice of it is not the constant."""
+    mesh = jax.make_mesh((4, 2), ("x", "y"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    fn, x = STACKS_OF_CONSTANTS[name], jnp.arange(128.0).reshape(16, 8) / 64
+    for found, expected in zip(jax.tree.leaves(autoshard(fn, mesh)(x)), jax.tree.leaves(fn(x))):
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
