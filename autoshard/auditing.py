@@ -20,7 +20,7 @@ from autoshard.hardware import mesh_model
 from autoshard.hlo import Collective, MemoryUsage, collectives, flops, memory, optimized_hlo
 from autoshard.propagation import PropagatedValue, propagated_values
 from autoshard.tables import html_table, nbytes_text, text_table
-from autoshard.verify import source_line
+from autoshard.verify import MEMORY_TOLERANCE, source_line
 
 REPLICATED_BYTES = 2**20
 """Arrays below this size may be replicated without mention: biases, scales, scalars."""
@@ -39,7 +39,7 @@ _PRICES: Mapping[str, Callable[[float, Sequence[str], MeshModel], Cost]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedInstead:
-    """What our plan for the same function expects, within the memory that the function takes now.
+    """What our plan for the same function expects, within the memory that it takes now, and the memory model's error.
 
     Attributes:
         wire_bytes: Bytes sent per device and call.
@@ -195,7 +195,8 @@ def _planned(
     """Totals of a plan for the same function in the same memory."""
     argnums = {name: options[name] for name in ("donate_argnums", "static_argnums")}
     try:
-        plan = autoshard(fn, mesh, memory_budget=used.total, hardware=model, **argnums).plan(*args, **kwargs)
+        budget = used.total * (1 + MEMORY_TOLERANCE)  # what is compiled may be so much less than what is predicted
+        plan = autoshard(fn, mesh, memory_budget=budget, hardware=model, **argnums).plan(*args, **kwargs)
     except PlanningError as error:
         return PlannedInstead(failure=str(error))
     predicted = plan.predicted

@@ -40,8 +40,8 @@ def given_plan(options: Options, program: Program, planning: PlanningOptions) ->
         *_not_the_same(plan, planning),
         *_other_memory(plan, planning),
         *(
-            f"axis_parts: the plan uses axis {axis!r} in parts, which is not done with axis_parts=False, with axes that "
-            "are Explicit or reserved, nor inside of another planned function: plan with axis_parts=False there"
+            f"axis_parts: the plan uses axis {axis!r} in parts, which is not done with axis_parts=False, with axes "
+            "that are Explicit or reserved, nor inside of another planned function: plan with axis_parts=False there"
             for axis in sorted({*plan.axis_parts} - planning.cut_axes)
         ),
     ]

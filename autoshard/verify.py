@@ -26,6 +26,8 @@ WIRE_TOLERANCE = 0.03
 MEMORY_TOLERANCE = 0.25
 NEGLIGIBLE_SHARE = 0.01
 """Collectives below this share of all bytes sent do not count as unplanned or missing: scalar losses, counters."""
+NEGLIGIBLE_MEMORY_BYTES = 2**18
+"""Differences in peak memory below this do not count: alignment, scratch space and the like of small programs."""
 
 _SOURCE = re.compile(r"(.+?):(\d+)(?::\d+)?(?: \(.*\))?")
 _LONG_NAME = {"permute": "collective-permute"}
@@ -162,7 +164,7 @@ class Verification:
         found = []
         if abs(self.wire_bytes_error) > self.wire_tolerance:
             found.append(f"bytes sent are off by {percent_text(self.wire_bytes_error)}")
-        if self.memory_error is not None and abs(self.memory_error) > self.memory_tolerance:
+        if self.memory_error is not None and self._memory_is_off:
             found.append(f"peak memory is off by {percent_text(self.memory_error)}")
         found += [f"unplanned: {row}" for row in self.unplanned]
         found += [f"missing: {row}" for row in self.missing]
@@ -197,6 +199,13 @@ class Verification:
         tables = "".join(html_table(header, rows) for header, rows in _tables(self) if rows)
         notes = "".join(f"<li>{escape(note)}</li>" for note in _notes(self))
         return f"<p>{escape(_headline(self))}</p>{tables}<ul>{notes}</ul>"
+
+    @property
+    def _memory_is_off(self) -> bool:
+        if self.memory_error is None or self.memory is None or self.predicted_peak_memory_bytes is None:
+            return False
+        difference = abs(self.predicted_peak_memory_bytes - self.memory.total)
+        return difference > NEGLIGIBLE_MEMORY_BYTES and abs(self.memory_error) > self.memory_tolerance
 
     def _matters(self, row: CollectiveRow) -> bool:
         all_bytes = max(self.predicted_wire_bytes, self.compiled_wire_bytes)

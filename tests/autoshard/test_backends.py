@@ -139,3 +139,4 @@ def test_small_temporaries_of_a_tpu_take_none_of_the_budget() -> None:
     arguments = sum(leaf.shard_bytes for leaf in plan.arguments)
     assert plan.predicted.peak_memory_bytes == pytest.approx(arguments)
     assert on_chip_bytes(TPU) > 0
+    assert on_chip_bytes(MeshModel.preset("tpu-v5p", {"x": 8})) == 0
