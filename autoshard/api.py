@@ -365,7 +365,7 @@ class Autosharded(Generic[P, R]):
         with self._lock:
             self._options = self._options.model_copy(update={"axis_parts": False, "plan": None})
             self.clear_cache()
-        return self(*args, **kwargs)
+        return self._call_slowly(args, kwargs)
 
     def _run(self, planned: _Planned, dynamic: tuple[Any, ...]) -> Any:
         try:

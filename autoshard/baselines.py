@@ -97,7 +97,8 @@ def data_parallel(program: Program, options: PlanningOptions) -> dict[int, Fixed
     split = False
     for number, var in enumerate(program.jaxpr.jaxpr.invars):
         shape = tuple(getattr(var.aval, "shape", ()))
-        batch = number not in fed_back and math.prod(shape) > 0 and shape != () and shape[0] % devices == 0
+        rows = shape[0] if math.prod(shape) > 0 and shape else 1
+        batch = number not in fed_back and rows > 1 and rows % devices == 0
         split |= batch
         fixed[number] = tuple(axes if batch and d == 0 else () for d in range(len(shape)))
     return fixed if split else None
