@@ -478,7 +478,8 @@ def test_what_is_reopened_does_not_bind(name: str) -> None:
     bare = replace(case, fn=_annotated(copies=name == "st-040", bare=True), options={}).plan()
     opened, kept = case.plan(), replace(case, options={}).plan()
     assert [found(opened, what) for what in (0, 1, "out")] == [found(bare, what) for what in (0, 1, "out")]
-    assert opened.predicted == bare.predicted
+    assert opened.predicted.step_seconds == bare.predicted.step_seconds
+    assert opened.predicted.wire_bytes == bare.predicted.wire_bytes
     assert name == "st-040" or opened.predicted.wire_bytes < kept.predicted.wire_bytes
 
 
