@@ -114,5 +114,5 @@ def storage_scale(op: Op, tensor: TensorFacts, mesh: MeshModel) -> float:
 
 
 def gathered_copies(mesh: MeshModel) -> int:
-    """How many buffers of the gathered size a resharding that communicates holds."""
+    """How many buffers of the gathered size a resharding that communicates holds while it runs."""
     return 2 if mesh.platform == "cpu" else 1

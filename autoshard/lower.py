@@ -406,8 +406,10 @@ class _Lowering:
         stop = max(interval.stop, 1 + max(use.until for use in uses))
         start = min(use.op for use in uses)
         sizes = np.where(first == second, 0.0, _shard_bytes(facts, specs, self.mesh)[second])
-        sizes = sizes * gathered_copies(self.mesh)
-        self.temporaries.append(Usage(node, max(position, start), stop, sizes))
+        begin, while_gathered = max(position, start), gathered_copies(self.mesh) - 1
+        self.temporaries.append(Usage(node, begin, stop, sizes))
+        if while_gathered:
+            self.temporaries.append(Usage(node, begin, begin + 1, sizes * while_gathered))
         return Supplier(node, specs, first, second, facts)
 
     def _add_uses(self, position: int, op: Op) -> None:

@@ -580,6 +580,8 @@ class Search:
 
     def _unite(self, seen: Mask) -> None:
         """The best choice within a union of choices."""
+        if not seen.any():
+            return
         if self.choice is not None:
             seen[self.packed.offsets[:-1] + self.choice] = True
         self._solve_part(seen, self.clock.part(UNITE_SHARE * self.clock.limit_s))
