@@ -35,6 +35,13 @@ def test_running_out_of_time_never_raises(time_limit_s: float, budget: float | N
         assert solution.message == "time was up before optimality was proven"
 
 
+@pytest.mark.parametrize(("count", "budget"), [(12, 900.0), (20, 1200.0)])
+def test_wherever_work_runs_out_it_never_raises(count: int, budget: float) -> None:
+    problem = layers(count, budget)
+    for work in np.geomspace(1e4, 2e8, 40):
+        assert is_honest(problem, solve(problem, work_limit=float(work)))
+
+
 @pytest.mark.parametrize("budget", [None, 900.0])
 def test_running_out_of_work_gives_the_same_answer_every_time(budget: float | None) -> None:
     problem = layers(12, budget)
