@@ -240,31 +240,32 @@ def _without_solution(solution: Solution, lowered: Lowered, options: PlanningOpt
     """The replicated plan if the caller prefers that to an error."""
     if options.on_failure == "replicate":
         choice = tuple(0 for _ in lowered.problem.costs)
-        message = f"no plan ({_why_infeasible(lowered, options)}): everything is replicated"
+        message = f"no plan ({_why_infeasible(lowered, options, solution)}): everything is replicated"
         logger.warning("%s", message)
         return replace(solution, choice=choice, status=Status.FAILED, message=message)
     if solution.status is Status.INFEASIBLE:
         raise InfeasibleError(
-            f"no plan fits: {_why_infeasible(lowered, options)}{_what_would_fit(lowered, options)}\n"
+            f"no plan fits: {_why_infeasible(lowered, options, solution)}{_what_would_fit(lowered, options)}\n"
             "raise memory_budget, use more devices, donate arguments that are fed back, add jax.checkpoint, or free "
             "fixed shardings"
         )
     raise SolverError(
-        f"no plan was found within time_limit_s={options.time_limit_s:g}: {_why_infeasible(lowered, options)}; raise "
-        "time_limit_s or memory_budget, or pass on_failure='replicate'"
+        f"no plan was found within time_limit_s={options.time_limit_s:g}: "
+        f"{_why_infeasible(lowered, options, solution)}; raise time_limit_s or memory_budget, or pass "
+        "on_failure='replicate'"
     )
 
 
-def _why_infeasible(lowered: Lowered, options: PlanningOptions) -> str:
+def _why_infeasible(lowered: Lowered, options: PlanningOptions, solution: Solution) -> str:
     """The budget, and what is live at the fullest time if every value takes the least that it can."""
     if options.budget_bytes is None:
         return "the fixed shardings contradict each other"
     held, position = least_peak(lowered)
-    op = lowered.graph.ops[min(position, lowered.graph.end - 1)]
+    op, proven = lowered.graph.ops[min(position, lowered.graph.end - 1)], solution.status is Status.INFEASIBLE
     return (
         f"memory_budget is {nbytes_text(options.budget_bytes)} per device; at {op.primitive} "
         f"{op.source or 'the start'} at least {nbytes_text(held)} is live, with every value split as far as it goes"
-        f"{', and no choice keeps all of them so small at once' if held <= options.budget_bytes else ''}"
+        f"{', and no choice keeps all of them so small at once' if proven and held <= options.budget_bytes else ''}"
     )
 
 

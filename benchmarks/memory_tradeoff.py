@@ -24,10 +24,10 @@ import jax.numpy as jnp  # noqa: E402
 import train_gpt  # noqa: E402
 
 from autoshard import Plan, autoshard  # noqa: E402
-from autoshard.errors import InfeasibleError  # noqa: E402
+from autoshard.errors import PlanningError  # noqa: E402
 
 MIB = 2**20
-BUDGETS_MIB = (36, 38, 40, 44, 48, 52, 56, 60, 64, 68, 72)
+BUDGETS_MIB = (30, 32, 34, 36, 38, 40, 44, 48, 52, 56, 60)
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 300, 64, 16, 40, 48
 STEP, SENT = "#1b6ca8", "#c2571a"
 
@@ -41,7 +41,7 @@ def plan(budget_mib: float) -> Plan | None:
     step = autoshard(train_gpt.make_train_step(config), mesh, donate_argnums=0, memory_budget=budget_mib * MIB)
     try:
         return step.plan(state, tokens)
-    except InfeasibleError:
+    except PlanningError:
         return None
 
 
