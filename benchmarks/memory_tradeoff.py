@@ -27,18 +27,21 @@ from autoshard import Plan, autoshard  # noqa: E402
 from autoshard.errors import PlanningError  # noqa: E402
 
 MIB = 2**20
-BUDGETS_MIB = (30, 32, 34, 36, 38, 40, 44, 48, 52, 56, 60)
+TIME_S = 40.0
+BUDGETS_MIB = (44, 46, 48, 50, 52, 54, 56, 60)
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 300, 64, 16, 40, 48
 STEP, SENT = "#1b6ca8", "#c2571a"
 
 
 def plan(budget_mib: float) -> Plan | None:
-    """The plan at a budget; None if nothing fits."""
+    """The plan at a budget; None if nothing fits, or is found in time."""
     config = train_gpt.Config()
     state = jax.eval_shape(lambda: train_gpt.init(config))
     tokens = jax.ShapeDtypeStruct((config.batch, config.context + 1), jnp.int32)
     mesh = train_gpt.parse_mesh("4x2")
-    step = autoshard(train_gpt.make_train_step(config), mesh, donate_argnums=0, memory_budget=budget_mib * MIB)
+    step = autoshard(
+        train_gpt.make_train_step(config), mesh, donate_argnums=0, memory_budget=budget_mib * MIB, time_limit_s=TIME_S
+    )
     try:
         return step.plan(state, tokens)
     except PlanningError:
