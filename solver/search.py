@@ -411,8 +411,8 @@ class Search:
         """Price memory by cutting planes, and unite the choices seen.
 
         Returns:
-            Whether that went well: not where best choices are out of reach, or where so many rows bind that changing
-            all prices at once gets there sooner.
+            Whether that went well: not where best choices are out of reach, where nothing that fits was among the
+            choices seen, or where so many rows bind that changing all prices at once gets there sooner.
         """
         packed, stop = self.packed, self.clock.part(CUT_SHARE * self.clock.left_s)
         cuts = Cuts(packed.room, max(CUT_WORTH * max(abs(self.bound), WORTH_OF_SPREAD * self._spread), LEAST_WORTH))
@@ -446,7 +446,7 @@ class Search:
         self.dual.set_prices(cuts.best)
         self._is_priced = True
         self._sweep(WARM_UP)
-        return True
+        return self.cost < math.inf
 
     def _cheapest_soon(self, stop: Clock, like: Indices | None = None) -> Cheap | None:
         """A best choice at new prices, after as many sweeps as it takes to get it into reach; at last, a good one."""
