@@ -22,7 +22,7 @@ import math
 
 import numpy as np
 
-from .charge import charge
+from .charge import Charged, charge
 from .graph import Indices
 from .packed import CHILD, DOWN, UP, Packed, summed
 from .problem import Floats
@@ -73,7 +73,7 @@ class Dual:
     def set_prices(self, prices: Floats) -> None:
         """Price memory, and pass what the trees then cost up to the core."""
         self.prices = prices
-        self.charged = charge(self.packed, prices)
+        self.charged: Charged = charge(self.packed, prices)
         self.costs = self.charged.costs + self._ties
         self._paid_room = math.fsum((prices * self.packed.room).tolist())
         self._lift()
