@@ -28,7 +28,7 @@ from autoshard.errors import PlanningError  # noqa: E402
 
 MIB = 2**20
 TIME_S = 40.0
-BUDGETS_MIB = (44, 46, 48, 50, 52, 54, 56, 60)
+BUDGETS_MIB = (38, 40, 44, 48, 50, 52, 54, 56, 60)
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 300, 64, 16, 40, 48
 STEP, SENT = "#1b6ca8", "#c2571a"
 
