@@ -14,11 +14,12 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from autoshard.api import autoshard
 from autoshard.compiler_log import Rematerialization, compile_with_log, involuntary_rematerializations
-from autoshard.costs import Cost, MeshModel, all_gather, all_reduce, all_to_all, collective_permute, reduce_scatter
+from autoshard.costs import MeshModel, collective_permute
 from autoshard.errors import PlanningError
 from autoshard.hardware import mesh_model
 from autoshard.hlo import Collective, MemoryUsage, collectives, flops, memory, optimized_hlo
 from autoshard.propagation import PropagatedValue, propagated_values
+from autoshard.strategies import COLLECTIVES
 from autoshard.tables import html_table, nbytes_text, text_table
 from autoshard.verify import MEMORY_TOLERANCE, source_line
 
@@ -27,14 +28,6 @@ REPLICATED_BYTES = 2**20
 
 _SHOWN = 12  # of the replicated arrays; the data have all
 _UNKNOWN = "(unknown)"
-_PRICES: Mapping[str, Callable[[float, Sequence[str], MeshModel], Cost]] = {
-    "all-gather": all_gather,
-    "all-reduce": all_reduce,
-    "reduce-scatter": reduce_scatter,
-    "all-to-all": all_to_all,
-    "collective-permute": collective_permute,
-    "ragged-all-to-all": all_to_all,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +169,7 @@ def audit(
 
 def _seconds(collective: Collective, model: MeshModel) -> float:
     """Time of one execution; where groups follow no axes, as if every device sent its bytes across the whole mesh."""
-    price = _PRICES.get(collective.kind)
+    price = COLLECTIVES.get(collective.kind.removeprefix("collective-").removeprefix("ragged-"))
     if price is None or not collective.axes:
         return collective_permute(collective.wire_bytes, collective.axes or model.axis_names, model).seconds
     whole = collective.nbytes * (collective.group_size if collective.kind == "reduce-scatter" else 1)

@@ -98,12 +98,13 @@ class _Emitter:
 
     # Values
 
-    def constrain(self, array: Any, dims: SpecDims) -> Any:
+    def constrain(self, array: Any, dims: SpecDims, mesh: Mesh | AbstractMesh | None = None) -> Any:
         """One ``with_sharding_constraint``; nothing for scalars, keys and tokens."""
         if not dims:
             return array
         with jax.named_scope(SCOPE):
-            return jax.lax.with_sharding_constraint(array, NamedSharding(self.mesh, partition_spec(spec_of(dims))))
+            place = NamedSharding(self.mesh if mesh is None else mesh, partition_spec(spec_of(dims)))
+            return jax.lax.with_sharding_constraint(array, place)
 
     def on_shards(self, region: Callable[..., T], *args: Any) -> T:
         """A per-shard region, on the mesh of the context in which the program was traced, if there was one.
@@ -157,12 +158,7 @@ class _Emitter:
         array = self.fetch(held, leaf.route)
         if jax.typeof(array).memory_space == jax.memory.Space.Host:  # put there by the function
             return array
-        if not leaf.spec:
-            return array
-        with jax.named_scope(SCOPE):
-            return jax.lax.with_sharding_constraint(
-                array, NamedSharding(self.whole, partition_spec(spec_of(leaf.spec)))
-            )
+        return self.constrain(array, leaf.spec, self.whole)
 
     def made(self, decision: Decision | None, k: int, array: Any) -> Held:
         """A result of an operation, pinned if the plan says so."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 import gc
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
@@ -644,19 +644,20 @@ def _priced(kind: str, axes: Axes, cost: Cost, dimension: int = -1) -> tuple[Col
     return Collective(kind, axes, dimension, cost.wire_bytes), cost
 
 
-_COLLECTIVES = {
+COLLECTIVES: Mapping[str, Callable[..., Cost]] = {
     "all-gather": all_gather,
     "all-reduce": all_reduce,
     "all-to-all": all_to_all,
     "permute": collective_permute,
     "reduce-scatter": reduce_scatter,
 }
+"""What a collective of a kind costs."""
 
 
 def _priced_inner(inner: InnerCollective, mesh: MeshModel) -> tuple[Collective, Cost]:
     """A collective inside of an operation, all its trips together."""
     axes = tuple(axis for axis in inner.axes if axis in mesh.axis_names)
-    return _priced(inner.kind, axes, _COLLECTIVES[inner.kind](inner.nbytes, axes, mesh) * inner.trips)
+    return _priced(inner.kind, axes, COLLECTIVES[inner.kind](inner.nbytes, axes, mesh) * inner.trips)
 
 
 def tensor_specs(shape: tuple[int, ...], mesh: MeshModel) -> tuple[ShardingSpec, ...]:
