@@ -30,10 +30,9 @@ def price_baselines(program: Program, options: PlanningOptions) -> dict[str, Tot
     """
     free = _free(options)
     graph = planned_graph(program, free)
-    replicated = lower_program(program, graph, free)
-    nothing = tuple(0 for _ in replicated.problem.costs)
+    lowered = lower_program(program, graph, free)
     names = (program.argument_names, program.output_names, program.donated)
-    found = {"replicated": decode(replicated, nothing, *names).totals}
+    found = {"replicated": decode(lowered, lowered.replicated, *names).totals}
     batch = data_parallel(program, options)
     if batch is None:
         return found

@@ -136,6 +136,11 @@ class Lowered:
     temporaries: tuple[Usage, ...]
     ties: Mapping[int, int]
 
+    @property
+    def replicated(self) -> tuple[int, ...]:
+        """The choice that has everything on every device: the first strategy of each operation."""
+        return (0,) * len(self.problem.costs)
+
     def table(
         self, facts: TensorFacts, sources: Sequence[ShardingSpec], targets: Sequence[ShardingSpec]
     ) -> ReshardTable:

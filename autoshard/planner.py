@@ -13,6 +13,7 @@ import numpy as np
 
 from autoshard.backends import on_chip_bytes
 from autoshard.costs import MeshModel
+from autoshard.costs.mesh import axis_parts
 from autoshard.decode import decode
 from autoshard.errors import InfeasibleError, SolverError, UnsupportedError
 from autoshard.graph import ASSUMED_WHILE_TRIPS, Graph
@@ -159,14 +160,13 @@ def _solve(lowered: Lowered, options: PlanningOptions) -> Solution:
 
 def _at_least_replicated(lowered: Lowered, solution: Solution) -> Solution:
     """Everything on every device, where time was up before anything was found, if that fits."""
-    replicated = tuple(0 for _ in lowered.problem.costs)
-    check = check_solution(lowered.problem, replicated)
+    check = check_solution(lowered.problem, lowered.replicated)
     if check.violations or not np.isfinite(check.cost):
         return solution
     message = "time was up before any plan was found: everything is replicated, raise time_limit_s"
     logger.warning("%s", message)
     return replace(
-        solution, choice=replicated, cost=check.cost, peak_bytes=check.peak_bytes, status=Status.FEASIBLE,
+        solution, choice=lowered.replicated, cost=check.cost, peak_bytes=check.peak_bytes, status=Status.FEASIBLE,
         message=message,
     )  # fmt: skip
 
@@ -239,10 +239,9 @@ def fix_arguments(graph: Graph, fixed: Mapping[int, Fixed]) -> Graph:
 def _without_solution(solution: Solution, lowered: Lowered, options: PlanningOptions) -> Solution:
     """The replicated plan if the caller prefers that to an error."""
     if options.on_failure == "replicate":
-        choice = tuple(0 for _ in lowered.problem.costs)
         message = f"no plan ({_why_infeasible(lowered, options, solution)}): everything is replicated"
         logger.warning("%s", message)
-        return replace(solution, choice=choice, status=Status.FAILED, message=message)
+        return replace(solution, choice=lowered.replicated, status=Status.FAILED, message=message)
     if solution.status is Status.INFEASIBLE:
         raise InfeasibleError(
             f"no plan fits: {_why_infeasible(lowered, options, solution)}{_what_would_fit(lowered, options)}\n"
@@ -369,9 +368,8 @@ def _memory_notes(options: PlanningOptions) -> tuple[str, ...]:
 def _parts_notes(mesh: MeshModel) -> tuple[str, ...]:
     """The axes that values are split over in parts."""
     return tuple(
-        f"inside the function, axis {axis} is used in parts, major first: "
-        + ", ".join(name for name in mesh.axis_names if mesh.axes[mesh.place(name)[0]].name == axis)
-        for axis in mesh.parts
+        f"inside the function, axis {axis} is used in parts, major first: {', '.join(axis_parts(axis, parts))}"
+        for axis, parts in mesh.parts.items()
     )
 
 

@@ -375,8 +375,7 @@ class MeshModel(Frozen):
     def _parts_by_link(self, name: str) -> list[str]:
         """The parts of an axis that lie along one link each, major first."""
         sizes = [link.size for link in self.links(name) if link.size > 1]
-        majors = [math.prod(sizes[:i]) for i in range(len(sizes))]
-        return [sub_axis_name(name, major, size) for major, size in zip(majors, sizes)] if len(sizes) > 1 else [name]
+        return list(axis_parts(name, sizes))
 
     def wire_scale(self, dtype: str) -> float:
         """Bytes on the wire per byte of the tensor: the CPU backend sends narrow floats as float16 or float32.
