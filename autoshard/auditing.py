@@ -39,7 +39,7 @@ class PlannedInstead:
         peak_memory_bytes: Peak memory per device.
         step_seconds: Time of a call, which is what a plan makes small; more bytes may take less time.
         communication_seconds: The part of it that collectives take.
-        sources: Bytes sent by the line of code they are sent for, as `file:line`.
+        sources: Bytes sent by the line of code they are sent for, as `file:line`; by value where there is no line.
         failure: Why there is no plan; empty if there is one.
     """
 
@@ -195,7 +195,7 @@ def _planned(
     predicted = plan.predicted
     sources: defaultdict[str, float] = defaultdict(float)
     for collective in plan.collectives:
-        sources[source_line(collective.source)] += collective.wire_bytes * collective.trips
+        sources[source_line(collective.source) or collective.value] += collective.wire_bytes * collective.trips
     return PlannedInstead(
         wire_bytes=predicted.wire_bytes,
         peak_memory_bytes=predicted.peak_memory_bytes,
@@ -241,7 +241,7 @@ def _difference_table(audit: Audit, planned: PlannedInstead) -> tuple[list[str],
     sent: defaultdict[str, float] = defaultdict(float)
     for collective in audit.collectives:
         sent[_where(collective)] += collective.call_wire_bytes
-    ours = {source or _UNKNOWN: nbytes for source, nbytes in planned.sources.items()}
+    ours = planned.sources
     lines = sorted({**sent, **ours}, key=lambda line: (-abs(sent.get(line, 0.0) - ours.get(line, 0.0)), line))
     rows = [[line, nbytes_text(sent.get(line, 0.0)), nbytes_text(ours.get(line, 0.0))] for line in lines]
     return ["source", "bytes sent", "in our plan"], rows
